@@ -410,3 +410,58 @@ def test_many_parameters(connection):
     parameters = [number for n in numbers for number in (n, -n)]
     connection.execute(f"INSERT INTO py_types VALUES {places}", parameters)
     assert rows(connection, "SELECT count(*), sum(v) FROM py_types") == [(5_000, -sum(numbers))]
+
+
+def test_named_cursors(table):
+    for first in range(1, 15_000, 3_000):
+        series = f"generate_series({first}, {first + 2_999})"
+        table.execute(f"INSERT INTO py (id, name) SELECT i, 'n' || i FROM {series} AS g (i)")
+    with table.transaction():
+        with table.cursor(name="few") as cursor:
+            cursor.execute("SELECT id, name FROM py WHERE id <= %s ORDER BY id", [3])
+            assert [column.name for column in cursor.description] == ["id", "name"]
+            assert cursor.fetchone() == (1, "n1")
+            assert cursor.fetchmany(5) == [(2, "n2"), (3, "n3")] and cursor.fetchone() is None
+        with table.cursor(name="all") as cursor, table.cursor(name="binary", binary=True) as binary:
+            cursor.itersize = 1000
+            query = "SELECT id, n FROM py WHERE n IS NULL ORDER BY id"
+            cursor.execute(query)
+            binary.execute(query)
+            binary.scroll(14_990)
+            # A cursor does not see later changes.
+            for number, (id, n) in enumerate(cursor, 1):
+                assert (id, n) == (number, None)
+                if number == 1:
+                    table.execute("UPDATE py SET n = 1 WHERE id IN (2, 10000, 14999)")
+                    table.execute("DELETE FROM py WHERE id = 15000")
+            assert number == 15_000
+            assert [id for id, _ in binary.fetchall()] == list(range(14_991, 15_001))
+        table.execute("DECLARE c CURSOR FOR SELECT id FROM py ORDER BY id; FETCH 2 FROM c")
+        assert table.execute("MOVE FORWARD 1 IN c").statusmessage == "MOVE 1"
+        assert rows(table, "FETCH c") == [(4,)]
+        table.execute("CLOSE ALL")
+        with pytest.raises(errors.InvalidCursorName), table.transaction():
+            table.execute("FETCH ALL FROM c")
+        table.execute("DECLARE c CURSOR FOR SELECT 1")
+        with pytest.raises(errors.DuplicateCursor), table.transaction():
+            table.execute("DECLARE c CURSOR FOR SELECT 1")
+    with pytest.raises(errors.InvalidCursorName):
+        table.execute("FETCH ALL FROM c")
+    with pytest.raises(errors.NoActiveSqlTransaction):
+        table.execute("DECLARE c CURSOR FOR SELECT 1")
+
+
+def test_parameters_in_groups_windows_and_lists(table):
+    table.execute("INSERT INTO py VALUES (1, 'a', 10), (2, 'b', 20), (3, 'c', 30)")
+    assert rows(table, "SELECT sum(n + %s) FROM py", [1]) == [(63,)]
+    assert rows(table, "SELECT id %% %s, count(*) FROM py GROUP BY 1 ORDER BY 1", [2]) == [(0, 1), (1, 2)]
+    frame = "SELECT sum(id) OVER (ORDER BY id ROWS BETWEEN %s PRECEDING AND %s FOLLOWING) FROM py ORDER BY id"
+    assert rows(table, frame, [0, 1]) == [(3,), (5,), (3,)]
+    # As SQLAlchemy inserts many rows.
+    many = """INSERT INTO py (id, name, n)
+        SELECT p0::INTEGER, p1::VARCHAR, p2::NUMERIC(8, 2) FROM (VALUES (%s, %s, %s, 0), (%s, %s, %s, 1)) AS s (p0, p1, p2, i)
+        ORDER BY i RETURNING id, n"""
+    assert rows(table, many, [4, "d", None, 5, None, decimal.Decimal("1.5")]) == [(4, None), (5, decimal.Decimal("1.50"))]
+    values = "SELECT v, pg_typeof(v) FROM (VALUES (%s), (%s)) AS t (v)"
+    assert rows(table, values, [1.5, None]) == [(1.5, "double precision"), (None, "double precision")]
+    assert rows(table, values, ["a", None]) == [("a", "text"), (None, "text")]

@@ -4,6 +4,7 @@
 //! `insecure_plaintext`.
 
 mod connection;
+mod cursor;
 mod message;
 mod outgoing;
 mod portal;

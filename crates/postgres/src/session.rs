@@ -111,7 +111,7 @@ pub struct Session {
     copy_out: Option<CopyOut>,
 }
 
-fn failed_block() -> SqlError {
+pub(crate) fn failed_block() -> SqlError {
     SqlError::new("25P02", "current transaction is aborted, commands ignored until end of transaction block")
 }
 
@@ -268,6 +268,10 @@ impl Session {
                 let parameters =
                     if inner.is_planned() { self.plan(&inner).await?.parameters().to_vec() } else { Vec::new() };
                 Ok((parameters, queries::explain_columns()))
+            }
+            Some(Statement::Declare { query, .. }) => {
+                let query = Prepared::of((**query).clone(), &prepared.text, prepared.declared.clone());
+                Ok((self.plan(&query).await?.parameters().to_vec(), Vec::new()))
             }
             Some(Statement::Execute { name, .. }) => {
                 let stored = self.stored(name)?;
@@ -450,6 +454,10 @@ impl Session {
                 let notice = self.databases.drop_database(name, *if_exists).await?;
                 self.note(notice);
                 Ok(done("DROP DATABASE"))
+            }
+            // The connection executes them.
+            Statement::Declare { .. } | Statement::Fetch { .. } | Statement::Close(_) => {
+                Err(SqlError::unsupported("a cursor here"))
             }
             Statement::NoEffect(tag) => Ok(done(tag)),
             Statement::Definition(definition) => {

@@ -197,10 +197,18 @@ impl Function {
         let columns: Vec<Vec<Value>> =
             arrays.iter().zip(types).map(|(array, of)| values(array, of)).collect::<std::result::Result<_, _>>()?;
         let rows = columns.first().map_or(0, Vec::len);
+        // Padding is not significant in other types of text.
+        let is_cast = matches!(self.kind, Kind::Cast | Kind::Implicit);
+        let is_unpadded = is_cast
+            && types.first().is_some_and(is_padded)
+            && matches!(self.result, SqlType::Text | SqlType::Varchar(_));
         let mut found = Vec::with_capacity(rows);
         for row in 0..rows {
             let mut arguments = columns.iter().map(|column| column.get(row).cloned().unwrap_or(Value::Null));
-            let first = arguments.next().unwrap_or(Value::Null);
+            let mut first = arguments.next().unwrap_or(Value::Null);
+            if is_unpadded && let Value::Text(text) = &first {
+                first = Value::Text(text.trim_end_matches(' ').to_owned());
+            }
             found.push(self.evaluate(first, arguments.next())?);
         }
         column(&self.result, found.iter())
@@ -248,8 +256,7 @@ pub(crate) fn converted(operand: Expr, to: &SqlType) -> Expr {
 
 /// The function of a cast by its name in a rewritten statement: `::` and the type's identifier and modifier.
 pub(crate) fn cast_function(name: &str) -> Option<Arc<ScalarUDF>> {
-    let (oid, modifier) = name.strip_prefix("::")?.split_once(':')?;
-    let to = SqlType::from_oid(oid.parse().ok()?)?.with_modifier(modifier.parse().ok()?)?;
+    let to = cast_type(name)?;
     let function = Function {
         kind: Kind::Cast,
         arguments: Vec::new(),
@@ -257,6 +264,36 @@ pub(crate) fn cast_function(name: &str) -> Option<Arc<ScalarUDF>> {
         signature: Signature::any(1, Volatility::Immutable),
     };
     Some(Arc::new(ScalarUDF::new_from_impl(function)))
+}
+
+/// The type to which the function of this name casts.
+pub(crate) fn cast_type(name: &str) -> Option<SqlType> {
+    let (oid, modifier) = name.strip_prefix("::")?.split_once(':')?;
+    SqlType::from_oid(oid.parse().ok()?)?.with_modifier(modifier.parse().ok()?)
+}
+
+/// The operand of a cast of a literal to the type that it has.
+pub(crate) fn operand_of_same_type(cast: &ScalarFunction) -> Option<Expr> {
+    let function = cast.func.inner().downcast_ref::<Function>()?;
+    match (function.kind, &cast.args[..]) {
+        (Kind::Cast | Kind::Implicit, [operand @ Expr::Literal(..)]) => {
+            let (_, field) = operand.to_field(&DFSchema::empty()).ok()?;
+            let is_same = *field.data_type() == arrow_type(&function.result) && type_of(&field) == function.result;
+            is_same.then(|| operand.clone())
+        }
+        _ => None,
+    }
+}
+
+/// The literal for a cast of an integer literal to `integer`.
+pub(crate) fn narrow_literal(cast: &ScalarFunction) -> Option<Expr> {
+    let function = cast.func.inner().downcast_ref::<Function>()?;
+    match (function.kind, &function.result, &cast.args[..]) {
+        (Kind::Cast, SqlType::Int4, [Expr::Literal(ScalarValue::Int64(Some(number)), None)]) => {
+            i32::try_from(*number).ok().map(datafusion::logical_expr::lit)
+        }
+        _ => None,
+    }
 }
 
 /// The name of a cast in a rewritten statement.

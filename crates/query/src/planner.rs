@@ -7,15 +7,15 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::catalog::{TableProvider, cte_worktable::CteWorkTable};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DataFusionError, Result as PlanResult, ScalarValue, TableReference};
+use datafusion::common::{DFSchema, DataFusionError, Result as PlanResult, ScalarValue, TableReference};
 use datafusion::datasource::{ViewTable, provider_as_source};
 use datafusion::execution::SessionStateDefaults;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::logical_expr::expr::{Case, Placeholder};
+use datafusion::logical_expr::expr::{Case, GroupingSet, Placeholder};
 use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner};
 use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
 use datafusion::prelude::SessionConfig;
-use datafusion::sql::planner::{NullOrdering, ParserOptions, SqlToRel};
+use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
 use sql::direct::{ALL_COLUMNS, OutputColumn};
 use sql::parse::parse_one;
 use sql::rows::TableRows;
@@ -27,8 +27,10 @@ use sqlparser::ast;
 use crate::Source;
 use crate::branches::with_types_of_branches;
 use crate::error::{Failed, wrap};
+use crate::frames::has_parameters;
 use crate::functions::{FUNCTIONS, VECTOR};
-use crate::operators::{Inferred, Operators, assignment, cast_function};
+use crate::lists::{with_literals, with_types as with_types_of_lists};
+use crate::operators::{Inferred, Operators, assignment, cast_function, operand_of_same_type, sql_type};
 use crate::rewrite::{INTERNAL, NOW, Rewrite, locate, with_types};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
@@ -154,15 +156,16 @@ impl Planner {
             }
         }
         let inferred: Inferred = Arc::new(Mutex::new(types));
-        let plan = self.plan(statement, &inferred, 0)?;
+        let plan = self.plan(statement, &inferred, 0, wanted)?;
         self.finish(plan, &inferred, wanted)
     }
 
     fn plan(
         self: &Arc<Self>,
-        statement: ast::Statement,
+        mut statement: ast::Statement,
         inferred: &Inferred,
         depth: usize,
+        wanted: Option<&[SqlType]>,
     ) -> Result<LogicalPlan, SqlError> {
         let context = Context::new(self, inferred, depth);
         let options = ParserOptions::new()
@@ -170,7 +173,13 @@ impl Planner {
             .with_map_string_types_to_utf8view(false)
             .with_support_varchar_with_length(true)
             .with_default_null_ordering(NullOrdering::NullsMax);
-        let plan = SqlToRel::new_with_options(&context, options).sql_statement_to_plan(statement);
+        let planner = SqlToRel::new_with_options(&context, options);
+        let none = DFSchema::empty();
+        with_types_of_lists(&mut statement, wanted, inferred, |value| {
+            let planned = planner.sql_to_expr(value.clone(), &none, &mut PlannerContext::new()).ok()?;
+            sql_type(&planned, &none)
+        })?;
+        let plan = planner.sql_statement_to_plan(statement).and_then(with_literals);
         plan.map_err(|error| SqlError::from(Failed(error)))
     }
 
@@ -317,26 +326,11 @@ pub(crate) fn bind(
     source: &Arc<dyn Source>,
 ) -> Result<LogicalPlan, SqlError> {
     let failed = |error: DataFusionError| SqlError::from(Failed(error));
+    let binding = Binding { query, parameters, now };
     let plan = query.plan.clone().transform_up_with_subqueries(|plan| {
-        let plan = plan.map_expressions(|expression| {
-            expression.transform_up(|expression| match expression {
-                Expr::ScalarFunction(function) if function.name() == NOW => {
-                    let (scalar, metadata) = scalar(&Value::Timestamptz(now), &SqlType::Timestamptz).map_err(wrap)?;
-                    Ok(Transformed::yes(Expr::Literal(scalar, metadata)))
-                }
-                Expr::Placeholder(Placeholder { id, .. }) => {
-                    let number = id.trim_start_matches('$').parse::<usize>().ok().and_then(|id| id.checked_sub(1));
-                    let found =
-                        number.and_then(|number| Some((parameters.get(number)?, query.parameters.get(number)?)));
-                    let missing =
-                        || SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {id}"));
-                    let (value, of) = found.ok_or_else(|| wrap(missing()))?;
-                    let (scalar, metadata) = scalar(value, of).map_err(wrap)?;
-                    Ok(Transformed::yes(Expr::Literal(scalar, metadata)))
-                }
-                other => Ok(Transformed::no(other)),
-            })
-        })?;
+        // Other expressions refer to these by their names.
+        let is_named = matches!(plan, LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_));
+        let plan = plan.map_expressions(|expression| binding.named(expression, is_named))?;
         let plan = match plan.data {
             LogicalPlan::TableScan(mut scan) => {
                 let provider = datafusion::datasource::source_as_provider(&scan.source)?;
@@ -350,6 +344,82 @@ pub(crate) fn bind(
         Ok(Transformed::yes(plan))
     });
     Ok(plan.map_err(failed)?.data)
+}
+
+/// The values of an execution.
+struct Binding<'a> {
+    query: &'a Query,
+    parameters: &'a [Value],
+    now: i64,
+}
+
+impl Binding<'_> {
+    /// The bound expression. It keeps the name that it has in a plan before.
+    fn named(&self, expression: Expr, is_named: bool) -> PlanResult<Transformed<Expr>> {
+        if !expression.exists(|part| Ok(is_unbound(part)))? {
+            return Ok(Transformed::no(expression));
+        }
+        if let Expr::GroupingSet(set) = expression {
+            let all = |list: Vec<Expr>| -> PlanResult<Vec<Expr>> {
+                list.into_iter().map(|one| Ok(self.named(one, is_named)?.data)).collect()
+            };
+            return Ok(Transformed::yes(Expr::GroupingSet(match set {
+                GroupingSet::Rollup(list) => GroupingSet::Rollup(all(list)?),
+                GroupingSet::Cube(list) => GroupingSet::Cube(all(list)?),
+                GroupingSet::GroupingSets(lists) => {
+                    GroupingSet::GroupingSets(lists.into_iter().map(all).collect::<PlanResult<_>>()?)
+                }
+            })));
+        }
+        let before = is_named.then(|| expression.qualified_name());
+        let bound = expression.transform_up(|part| self.part(part))?.data;
+        Ok(Transformed::yes(match before {
+            Some((table, name)) if bound.qualified_name() != (table.clone(), name.clone()) => {
+                bound.alias_qualified(table, name)
+            }
+            _ => bound,
+        }))
+    }
+
+    fn value(&self, id: &str) -> PlanResult<(&Value, &SqlType)> {
+        let number = id.trim_start_matches('$').parse::<usize>().ok().and_then(|id| id.checked_sub(1));
+        let found = number.and_then(|number| Some((self.parameters.get(number)?, self.query.parameters.get(number)?)));
+        let missing = || SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {id}"));
+        found.ok_or_else(|| wrap(missing()))
+    }
+
+    fn part(&self, expression: Expr) -> PlanResult<Transformed<Expr>> {
+        match expression {
+            Expr::ScalarFunction(function) if function.name() == NOW => {
+                let (scalar, metadata) = scalar(&Value::Timestamptz(self.now), &SqlType::Timestamptz).map_err(wrap)?;
+                Ok(Transformed::yes(Expr::Literal(scalar, metadata)))
+            }
+            Expr::ScalarFunction(function) => Ok(match operand_of_same_type(&function) {
+                Some(operand) => Transformed::yes(operand),
+                None => Transformed::no(Expr::ScalarFunction(function)),
+            }),
+            Expr::Placeholder(Placeholder { id, .. }) => {
+                let (value, of) = self.value(&id)?;
+                let (scalar, metadata) = scalar(value, of).map_err(wrap)?;
+                Ok(Transformed::yes(Expr::Literal(scalar, metadata)))
+            }
+            Expr::WindowFunction(mut function) if has_parameters(&function.params.window_frame) => {
+                let value = |number: usize| Ok(self.value(&format!("${}", number + 1))?.0.clone());
+                function.params.window_frame = crate::frames::bound(&function.params.window_frame, value)?;
+                Ok(Transformed::yes(Expr::WindowFunction(function)))
+            }
+            other => Ok(Transformed::no(other)),
+        }
+    }
+}
+
+fn is_unbound(part: &Expr) -> bool {
+    match part {
+        Expr::Placeholder(_) => true,
+        Expr::ScalarFunction(function) => function.name() == NOW,
+        Expr::WindowFunction(function) => has_parameters(&function.params.window_frame),
+        _ => false,
+    }
 }
 
 /// The tables, functions and settings that DataFusion requests when it plans a statement.
@@ -383,7 +453,7 @@ impl<'a> Context<'a> {
         let constants: Vec<(&str, Value)> =
             self.planner.constants.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         let statement = Rewrite::new(&constants, &self.planner.functions).query(&query)?;
-        let plan = self.planner.plan(statement, self.inferred, self.depth + 1)?;
+        let plan = self.planner.plan(statement, self.inferred, self.depth + 1, None)?;
         let plan = narrow_literals(plan).and_then(with_types_of_branches);
         let plan = plan.map_err(|error| SqlError::from(Failed(error)))?;
         let mut renamed = Vec::new();

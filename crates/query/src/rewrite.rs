@@ -1,6 +1,7 @@
 //! Rewrites statements in PostgreSQL's dialect as equivalent ones that DataFusion supports.
 
 mod calls;
+mod frames;
 mod joins;
 mod multisets;
 mod subqueries;
@@ -147,6 +148,11 @@ impl<'a> Rewrite<'a> {
             SetExpr::Select(select) => {
                 check_names(select)?;
                 calls::check_windows(select)?;
+                for window in &mut select.named_window {
+                    if let ast::NamedWindowExpr::WindowSpec(window) = &mut window.1 {
+                        frames::rewrite(self, window)?;
+                    }
+                }
                 skip_items_without_rows(select);
                 self.name_items(select);
             }
@@ -225,7 +231,9 @@ impl<'a> Rewrite<'a> {
                     })?;
                     self.slot(number)?;
                 }
-                ast::Value::Number(digits, _) if digits.parse::<i64>().is_err() && digits.len() > 15 => {
+                ast::Value::Number(digits, _)
+                    if digits.parse::<i64>().is_err() && digits.len() > 15 && !digits.contains(' ') =>
+                {
                     let text = digits.clone();
                     *expression = call(&cast_name(&SqlType::Numeric(None)), vec![string(&text)]);
                 }
@@ -470,7 +478,13 @@ impl VisitorMut for Rewrite<'_> {
 
     // `ANY` and `ALL` of subqueries are known before the latter are made single values.
     fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<SqlError> {
-        match sets(expression) {
+        let frame = match expression {
+            Expr::Function(Function { over: Some(ast::WindowType::WindowSpec(window)), .. }) => {
+                frames::rewrite(self, window)
+            }
+            _ => Ok(()),
+        };
+        match frame.and_then(|()| sets(expression)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         }
@@ -548,7 +562,7 @@ fn sets(expression: &mut Expr) -> Result<(), SqlError> {
 }
 
 /// The number of a parameter, from 0.
-fn parameter(expression: &Expr) -> Option<usize> {
+pub(crate) fn parameter(expression: &Expr) -> Option<usize> {
     match expression {
         Expr::Value(value) => match &value.value {
             ast::Value::Placeholder(name) => name.trim_start_matches('$').parse::<usize>().ok()?.checked_sub(1),
@@ -571,7 +585,7 @@ fn check_names(select: &Select) -> Result<(), SqlError> {
     Ok(())
 }
 
-fn null() -> Expr {
+pub(crate) fn null() -> Expr {
     Expr::Value(ast::Value::Null.into())
 }
 
@@ -588,7 +602,7 @@ fn object_name(name: &str) -> ObjectName {
     ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', name))])
 }
 
-fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+pub(crate) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let args = arguments.into_iter().map(|argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))).collect();
     Expr::Function(Function {
         name: object_name(name),

@@ -1,6 +1,7 @@
 //! Queries on rows in memory.
 
 mod functions;
+mod parameters;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

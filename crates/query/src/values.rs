@@ -64,7 +64,7 @@ pub(crate) fn arrow_type(of: &SqlType) -> DataType {
 }
 
 /// Whether the Arrow type does not determine the SQL type.
-fn needs_metadata(of: &SqlType) -> bool {
+pub(crate) fn needs_metadata(of: &SqlType) -> bool {
     match of {
         SqlType::Array(item) => needs_metadata(item),
         SqlType::Varchar(_) | SqlType::Char(_) | SqlType::Uuid | SqlType::Jsonb | SqlType::Numeric(_) => true,

@@ -7,6 +7,7 @@
 
 mod clauses;
 mod convert;
+mod cursors;
 mod definitions;
 mod limits;
 mod types;
@@ -104,6 +105,19 @@ fn statement(mut tokens: Vec<TokenWithSpan>, lines: &Lines) -> Result<Statement,
     if let Some(statement) = clauses::own_statement(&tokens)? {
         return Ok(statement);
     }
+    if let Some(statement) = cursors::statement(&tokens)? {
+        return Ok(statement);
+    }
+    if let Some((name, is_binary, start)) = cursors::declared(&tokens)? {
+        return match parsed_statement(tokens.split_off(start), lines)? {
+            query @ Statement::Query(..) => Ok(Statement::Declare { name, is_binary, query: Box::new(query) }),
+            _ => Err(SqlError::new(sqlstate::SYNTAX_ERROR, "a cursor needs a query")),
+        };
+    }
+    parsed_statement(tokens, lines)
+}
+
+fn parsed_statement(mut tokens: Vec<TokenWithSpan>, lines: &Lines) -> Result<Statement, SqlError> {
     let clauses = clauses::take(&mut tokens)?;
     let mut parser = Parser::new(&DIALECT).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens);
     let parsed = parser.parse_statement().map_err(|error| syntax_error(&error, lines))?;

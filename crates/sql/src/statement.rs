@@ -94,6 +94,26 @@ pub enum Statement {
     },
     /// `DEALLOCATE`, of all without a name.
     Deallocate(Option<String>),
+    /// `DECLARE ... CURSOR FOR`
+    Declare {
+        /// The name of the cursor.
+        name: String,
+        /// Its rows have the binary format.
+        is_binary: bool,
+        /// The query.
+        query: Box<Self>,
+    },
+    /// `FETCH`, or `MOVE`
+    Fetch {
+        /// The name of the cursor.
+        name: String,
+        /// The number of rows, or all.
+        count: Option<u64>,
+        /// Skips the rows.
+        is_move: bool,
+    },
+    /// `CLOSE`, of all cursors without a name.
+    Close(Option<String>),
     /// `DISCARD ALL` and others.
     Discard,
     /// `CREATE DATABASE`
@@ -269,8 +289,8 @@ pub enum Constraint {
     PrimaryKey(Option<String>, Vec<(String, Direction)>),
     /// `UNIQUE`
     Unique(Option<String>, Vec<(String, Direction)>),
-    /// `CHECK`: the SQL text of the condition, and the column that it was declared with.
-    Check(Option<String>, String, Option<String>),
+    /// `CHECK`: the SQL text of the condition.
+    Check(Option<String>, String),
 }
 
 /// Options of a sequence.

@@ -29,6 +29,7 @@ mod server;
 use std::collections::BTreeMap;
 
 pub use definitions::{SystemColumn, SystemTable};
+pub(crate) use deparse::columns_of;
 pub use deparse::{quote_identifier, quote_literal};
 pub use functions::{Function, call, functions};
 pub use kinds::CatalogType;

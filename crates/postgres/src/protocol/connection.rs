@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use base::budget::{ByteBudget, Reservation};
 use bytes::{Buf as _, BytesMut};
+use sql::statement::Statement;
 use sql::{SqlError, Value, direct, sqlstate};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Shared;
+use super::cursor::is_of_cursor;
 use super::message::{self, Message};
 use super::outgoing::{Outgoing, Severity};
 use super::portal::{PORTALS_MAX, Portal, Progress};
@@ -50,10 +52,10 @@ pub(super) enum Ended {
 }
 
 /// The socket, with input that is not decoded and output that is not sent.
-struct Socket {
+pub(super) struct Socket {
     stream: TcpStream,
     input: BytesMut,
-    out: Outgoing,
+    pub(super) out: Outgoing,
     shared: Arc<Shared>,
     memory: ByteBudget,
     /// The memory of the large message that is being handled.
@@ -155,7 +157,7 @@ impl Socket {
     }
 
     /// Counts the memory of a result. A statement that has changed rows can no longer be refused.
-    fn hold(&self, rows: &[Vec<Value>], may_refuse: bool) -> Result<Option<Reservation>, SqlError> {
+    pub(super) fn hold(&self, rows: &[Vec<Value>], may_refuse: bool) -> Result<Option<Reservation>, SqlError> {
         let bytes: usize = rows.iter().map(|row| direct::row_bytes(row)).sum();
         if bytes <= LARGE_BYTES {
             return Ok(None);
@@ -165,6 +167,12 @@ impl Socket {
         } else {
             Ok(Some(self.memory.charge(bytes)))
         }
+    }
+
+    /// Counts the memory of rows for which there are no small exceptions.
+    pub(super) fn reserve(&self, rows: &[Vec<Value>]) -> Result<Option<Reservation>, SqlError> {
+        let bytes: usize = rows.iter().map(|row| direct::row_bytes(row)).sum();
+        self.memory.try_reserve(bytes).map(Some).ok_or_else(out_of_memory)
     }
 
     async fn flush(&mut self) -> Result<(), Ended> {
@@ -183,10 +191,10 @@ impl Socket {
     }
 }
 
-struct Connection {
-    socket: Socket,
-    session: Session,
-    portals: HashMap<String, Portal>,
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    pub(super) session: Session,
+    pub(super) portals: HashMap<String, Portal>,
     /// After an error in the extended protocol, messages are ignored until Sync.
     is_skipping: bool,
 }
@@ -376,11 +384,21 @@ impl Connection {
             if statements.len() > 1 && prepared.can_be_implicit() {
                 self.session.begin_implicit();
             }
+            if is_of_cursor(prepared) {
+                if let Err(error) = self.cursor(prepared, &[], None).await? {
+                    return Ok(Err(self.fail(error).await));
+                }
+                continue;
+            }
+            if let Err(error) = self.settle(prepared).await {
+                return Ok(Err(self.fail(error).await));
+            }
             let response = match self.session.execute(prepared, &[]).await {
                 Ok(response) => response,
                 Err(error) => return Ok(Err(error)),
             };
             self.notices();
+            self.after(prepared);
             let sent = match response {
                 Response::Rows { columns, rows, tag } => {
                     let _held = match self.socket.hold(&rows, prepared.is_query()) {
@@ -462,7 +480,7 @@ impl Connection {
     }
 
     /// Sends at most this many rows.
-    async fn rows(
+    pub(super) async fn rows(
         &mut self,
         rows: &mut std::vec::IntoIter<Vec<Value>>,
         max: usize,
@@ -553,9 +571,19 @@ impl Connection {
         } else {
             (self.session.stored(name)?, Vec::new())
         };
-        let (types, columns) = self.session.describe(&prepared).await?;
+        let (types, mut columns) = self.session.describe(&prepared).await?;
         if !is_portal {
             self.socket.out.parameters(&types);
+        }
+        let mut formats = formats;
+        if let Some(Statement::Fetch { name, is_move: false, .. }) = &prepared.statement
+            && let Some(cursor) = self.portals.get(name)
+        {
+            if cursor.formats == [1] {
+                formats = vec![1];
+            }
+            let query = Arc::clone(&cursor.prepared);
+            columns = self.session.describe(&query).await?.1;
         }
         if columns.is_empty() {
             self.socket.out.no_data();
@@ -568,7 +596,17 @@ impl Connection {
     async fn execute(&mut self, name: &str, max: usize) -> Result<Result<(), SqlError>, Ended> {
         // It returns to its place unless it fails.
         let Some(mut portal) = self.portals.remove(name) else { return Ok(Err(no_portal(name))) };
+        if is_of_cursor(&portal.prepared) && matches!(portal.progress, Progress::Bound) {
+            portal.progress = Progress::Done;
+            let (prepared, parameters) = (Arc::clone(&portal.prepared), portal.parameters.clone());
+            let formats = portal.formats.clone();
+            self.portals.insert(name.to_owned(), portal);
+            return self.cursor(&prepared, &parameters, Some(&formats)).await;
+        }
         if let Progress::Bound = portal.progress {
+            if let Err(error) = self.settle(&portal.prepared).await {
+                return Ok(Err(error));
+            }
             // The statements up to Sync are one transaction. A single one needs no block, and can be retried.
             let may_begin = !self.session.has_block() && portal.prepared.can_be_implicit();
             if may_begin && !self.socket.ends_transaction().await? {
@@ -576,9 +614,13 @@ impl Connection {
             }
             let executed = self.session.execute(&portal.prepared, &portal.parameters).await;
             self.notices();
+            self.after(&portal.prepared);
             match executed {
                 Ok(Response::Rows { rows, tag, .. }) => match self.socket.hold(&rows, portal.prepared.is_query()) {
-                    Ok(held) => portal.progress = Progress::Rows { rows: rows.into_iter(), tag, _held: held },
+                    Ok(held) => {
+                        portal.progress =
+                            Progress::Rows { rows: rows.into_iter(), tag, _held: held.into_iter().collect() }
+                    }
                     Err(error) => return Ok(Err(error)),
                 },
                 Ok(Response::Stream { stream, .. }) => {

@@ -32,7 +32,7 @@ pub(super) enum Progress {
         rows: vec::IntoIter<Vec<Value>>,
         tag: String,
         /// Counts their memory.
-        _held: Option<Reservation>,
+        _held: Vec<Reservation>,
     },
     /// Rows that were taken and not sent, and then those of a query.
     Stream {

@@ -169,12 +169,17 @@ impl Changer<'_> {
                 table.indexes.push(index);
                 Ok(())
             }
-            Constraint::Check(name, expression, column) => {
+            Constraint::Check(name, expression) => {
                 check_condition(self.before, table, expression)?;
                 let is_free = |name: &String| table.checks.iter().all(|check| check.name != *name);
-                let base = column
-                    .as_ref()
-                    .map_or_else(|| format!("{}_check", table.name), |column| format!("{}_{column}_check", table.name));
+                // The name contains that of the column if there is only one.
+                let base = match crate::system::columns_of(table, expression)[..] {
+                    [column] => {
+                        let column = table.column(column).map_or("", |column| column.name.as_str());
+                        format!("{}_{column}_check", table.name)
+                    }
+                    _ => format!("{}_check", table.name),
+                };
                 let derived = std::iter::once(base.clone()).chain((1_u32..).map(|number| format!("{base}{number}")));
                 let name =
                     name.clone().unwrap_or_else(|| derived.into_iter().find(is_free).unwrap_or_else(|| base.clone()));

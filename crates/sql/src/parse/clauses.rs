@@ -22,7 +22,7 @@ fn word(token: &TokenWithSpan) -> Option<&Word> {
     }
 }
 
-fn is_word(token: Option<&TokenWithSpan>, wanted: &str) -> bool {
+pub(super) fn is_word(token: Option<&TokenWithSpan>, wanted: &str) -> bool {
     let is_wanted = |word: &Word| word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted);
     token.and_then(word).is_some_and(is_wanted)
 }
@@ -32,13 +32,13 @@ fn starts_with(tokens: &[TokenWithSpan], wanted: &[&str]) -> bool {
 }
 
 /// A name as PostgreSQL folds it.
-fn name(token: Option<&TokenWithSpan>) -> Result<String, SqlError> {
+pub(super) fn name(token: Option<&TokenWithSpan>) -> Result<String, SqlError> {
     let word = token.and_then(word).ok_or_else(|| syntax(token))?;
     let folded = if word.quote_style.is_some() { word.value.clone() } else { word.value.to_lowercase() };
     Ok(super::convert::truncate(folded))
 }
 
-fn syntax(token: Option<&TokenWithSpan>) -> SqlError {
+pub(super) fn syntax(token: Option<&TokenWithSpan>) -> SqlError {
     let message = token.map_or_else(
         || "syntax error at end of input".to_owned(),
         |token| format!("syntax error at or near \"{}\"", token.token),
@@ -56,6 +56,8 @@ fn string(token: Option<&TokenWithSpan>) -> Option<&str> {
 /// Removes these clauses.
 pub(super) fn take(tokens: &mut Vec<TokenWithSpan>) -> Result<Clauses, SqlError> {
     let mut clauses = Clauses::default();
+    replace_fetch(tokens);
+    remove_locks(tokens);
     let first = tokens.first().and_then(word).map(|word| word.keyword);
     match first {
         Some(Keyword::CREATE) => {
@@ -117,6 +119,49 @@ fn rename_storing(tokens: &mut [TokenWithSpan]) {
             tokens[at].token = Token::make_keyword("INCLUDE");
         }
     }
+}
+
+/// The parser knows `FETCH FIRST` with a constant only, so `FETCH FIRST (expression) ROWS ONLY` becomes `LIMIT`.
+fn replace_fetch(tokens: &mut Vec<TokenWithSpan>) {
+    let mut at = 0;
+    while at + 2 < tokens.len() {
+        let is_fetch =
+            starts_with(&tokens[at..], &["fetch", "first"]) || starts_with(&tokens[at..], &["fetch", "next"]);
+        let end = if is_fetch { closing(tokens, at + 2) } else { None };
+        if let Some(end) = end
+            && ["row", "rows"].iter().any(|rows| starts_with(&tokens[end + 1..], &[rows, "only"]))
+        {
+            tokens.drain(end + 1..end + 3);
+            tokens[at].token = Token::make_keyword("LIMIT");
+            tokens.remove(at + 1);
+        }
+        at += 1;
+    }
+}
+
+/// Without `FROM` there are no rows to lock, and the parser takes `FOR` for an alias.
+fn remove_locks(tokens: &mut Vec<TokenWithSpan>) {
+    let start = tokens.len().saturating_sub(2);
+    let has_lock = ["update", "share"].iter().any(|lock| starts_with(&tokens[start..], &["for", lock]));
+    if has_lock && is_word(tokens.first(), "select") && !tokens.iter().any(|token| is_word(Some(token), "from")) {
+        tokens.truncate(start);
+    }
+}
+
+/// The place of the parenthesis that closes the one at this place.
+fn closing(tokens: &[TokenWithSpan], start: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(start) {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at).filter(|end| *end > start);
+        }
+    }
+    None
 }
 
 /// The parser knows `TRUE` and `FALSE` as values of the options of `COPY`, PostgreSQL also `ON` and `OFF`.
@@ -242,7 +287,32 @@ fn place_as_of(statement: &mut Statement, as_of: AsOf) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Statements that are parsed here as a whole: `VACUUM`, `ANALYZE`, and
+/// `COMMENT ON CONSTRAINT c ON [DOMAIN] t IS '...'`
+fn comment_on_constraint(tokens: &[TokenWithSpan]) -> Result<Statement, SqlError> {
+    name(tokens.get(3))?;
+    if !is_word(tokens.get(4), "on") {
+        return Err(syntax(tokens.get(4)));
+    }
+    let mut at = 5 + usize::from(is_word(tokens.get(5), "domain"));
+    name(tokens.get(at))?;
+    at += 1;
+    if tokens.get(at).is_some_and(|token| token.token == Token::Period) {
+        name(tokens.get(at + 1))?;
+        at += 2;
+    }
+    if !is_word(tokens.get(at), "is") {
+        return Err(syntax(tokens.get(at)));
+    }
+    if string(tokens.get(at + 1)).is_none() && !is_word(tokens.get(at + 1), "null") {
+        return Err(syntax(tokens.get(at + 1)));
+    }
+    match tokens.get(at + 2) {
+        None => Ok(Statement::NoEffect("COMMENT")),
+        unexpected => Err(syntax(unexpected)),
+    }
+}
+
+/// Statements that are parsed here as a whole: `VACUUM`, `ANALYZE`, `COMMENT ON CONSTRAINT`, and
 /// `CREATE DATABASE [IF NOT EXISTS] d [[WITH] (option = value, ...)]`, `DROP DATABASE [IF EXISTS] d`.
 pub(super) fn own_statement(tokens: &[TokenWithSpan]) -> Result<Option<Statement>, SqlError> {
     if starts_with(tokens, &["vacuum"]) {
@@ -250,6 +320,9 @@ pub(super) fn own_statement(tokens: &[TokenWithSpan]) -> Result<Option<Statement
     }
     if starts_with(tokens, &["analyze"]) {
         return Ok(Some(Statement::NoEffect("ANALYZE")));
+    }
+    if starts_with(tokens, &["comment", "on", "constraint"]) {
+        return comment_on_constraint(tokens).map(Some);
     }
     if starts_with(tokens, &["drop", "database"]) {
         let if_exists = starts_with(&tokens[2..], &["if", "exists"]);

@@ -95,6 +95,22 @@ fn set(set: ast::Set) -> Result<Statement, SqlError> {
     })
 }
 
+/// An `INSERT` with the `WITH` before it in its query.
+fn with_queries(mut insert: ast::Insert, outer: Option<ast::With>) -> Result<ast::Insert, SqlError> {
+    let (Some(mut outer), Some(source)) = (outer, &mut insert.source) else { return Ok(insert) };
+    if let Some(inner) = source.with.take() {
+        let name = |table: &ast::Cte| fold(&table.alias.name);
+        let is_hidden = |table: &ast::Cte| inner.cte_tables.iter().any(|inner| name(inner) == name(table));
+        if outer.cte_tables.iter().any(is_hidden) {
+            return Err(SqlError::unsupported("WITH of the same names before INSERT and in its query"));
+        }
+        outer.recursive |= inner.recursive;
+        outer.cte_tables.extend(inner.cte_tables);
+    }
+    source.with = Some(outer);
+    Ok(insert)
+}
+
 fn drop_kind(kind: ObjectType) -> Result<DropKind, SqlError> {
     Ok(match kind {
         ObjectType::Table => DropKind::Table,
@@ -133,7 +149,13 @@ fn copy(
 pub(super) fn statement(parsed: ast::Statement) -> Result<Statement, SqlError> {
     use ast::Statement as S;
     Ok(match parsed {
-        S::Query(query) => Statement::Query(query, None),
+        S::Query(query) => match *query.body {
+            ast::SetExpr::Insert(S::Insert(insert)) => Statement::Insert(Box::new(with_queries(insert, query.with)?)),
+            ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_) | ast::SetExpr::Merge(_) => {
+                return Err(SqlError::unsupported("WITH before this statement"));
+            }
+            _ => Statement::Query(query, None),
+        },
         S::Insert(insert) => Statement::Insert(Box::new(insert)),
         S::Update(update) => Statement::Update(Box::new(update)),
         S::Delete(delete) => Statement::Delete(Box::new(delete)),

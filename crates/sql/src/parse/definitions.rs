@@ -69,7 +69,7 @@ fn column_definition(column: &ColumnDef, constraints: &mut Vec<Constraint>) -> R
             }
             ColumnOption::Check(check) => {
                 let label = label.or_else(|| check.name.as_ref().map(fold));
-                constraints.push(Constraint::Check(label, check.expr.to_string(), Some(name.clone())));
+                constraints.push(Constraint::Check(label, condition(&check.expr)));
             }
             ColumnOption::Generated { generated_as, sequence_options: options, generation_expr: None, .. } => {
                 let kind = match generated_as {
@@ -118,6 +118,14 @@ fn key_columns(columns: &[IndexColumn]) -> Result<Vec<(String, Direction)>, SqlE
     columns.iter().map(part).collect()
 }
 
+/// The condition of a check, without parentheses around the whole of it.
+fn condition(expression: &ast::Expr) -> String {
+    match expression {
+        ast::Expr::Nested(inner) => condition(inner),
+        other => other.to_string(),
+    }
+}
+
 fn table_constraint(constraint: &TableConstraint) -> Result<Constraint, SqlError> {
     Ok(match constraint {
         TableConstraint::PrimaryKey(key) => {
@@ -129,7 +137,7 @@ fn table_constraint(constraint: &TableConstraint) -> Result<Constraint, SqlError
             }
             Constraint::Unique(key.name.as_ref().map(fold), key_columns(&key.columns)?)
         }
-        TableConstraint::Check(check) => Constraint::Check(check.name.as_ref().map(fold), check.expr.to_string(), None),
+        TableConstraint::Check(check) => Constraint::Check(check.name.as_ref().map(fold), condition(&check.expr)),
         TableConstraint::ForeignKey(_) => return Err(SqlError::unsupported("a foreign key")),
         other => return Err(SqlError::unsupported(other)),
     })

@@ -162,8 +162,13 @@ pub(super) fn unique(table: &Table, index: &Index) -> String {
 
 /// The columns in the condition of a check.
 pub(super) fn check_columns(table: &Table, check: &Check) -> Vec<i16> {
-    let Ok(expression) = parse_expression(&check.expression) else { return Vec::new() };
-    let mut numbers = Vec::new();
+    columns_of(table, &check.expression).into_iter().map(attribute_number).collect()
+}
+
+/// The columns in an expression.
+pub(crate) fn columns_of(table: &Table, expression: &str) -> Vec<ColumnId> {
+    let Ok(expression) = parse_expression(expression) else { return Vec::new() };
+    let mut columns = Vec::new();
     let _ = visit_expressions(&expression, |expression| {
         let name = match expression {
             Expr::Identifier(name) => Some(name),
@@ -171,14 +176,14 @@ pub(super) fn check_columns(table: &Table, check: &Check) -> Vec<i16> {
             _ => None,
         };
         let column = name.and_then(|name| table.column_named(&crate::parse::fold(name)));
-        if let Some(number) = column.map(|column| attribute_number(column.id))
-            && !numbers.contains(&number)
+        if let Some(column) = column
+            && !columns.contains(&column.id)
         {
-            numbers.push(number);
+            columns.push(column.id);
         }
         ControlFlow::<()>::Continue(())
     });
-    numbers
+    columns
 }
 
 /// `pg_get_viewdef`

@@ -114,7 +114,7 @@ fn constraints_of_a_job_are_enforced_for_new_rows() {
         .filter_map(|key| db.stored(key))
         .map(|stored| {
             let row = rows.decode(&stored).expect("valid").expect("a row");
-            rows.holds("t_check", &row, &mut environment).expect("valid")
+            rows.holds("t_c_check", &row, &mut environment).expect("valid")
         })
         .collect();
     assert_eq!(holds, [false, true]);

@@ -47,7 +47,7 @@ fn create_table_with_interleaving() {
         (GeneratedKind::Always, Some(5), Some(-1), Some(i64::MIN))
     );
     assert_eq!(table.columns[3].default.as_deref(), Some("0"));
-    assert!(matches!(&table.constraints[0], Constraint::Check(None, check, Some(_)) if check == "total >= 0"));
+    assert!(matches!(&table.constraints[0], Constraint::Check(None, check) if check == "total >= 0"));
     assert!(
         matches!(&table.constraints[1], Constraint::PrimaryKey(Some(name), columns) if name == "orders_key" && columns.len() == 2)
     );
@@ -120,6 +120,15 @@ fn transactions_and_settings() {
         ("SHOW transaction isolation level", Statement::Show("transaction isolation level".to_owned())),
         ("DEALLOCATE ALL", Statement::Deallocate(None)),
         ("DISCARD ALL", Statement::Discard),
+        ("FETCH NEXT FROM c", Statement::Fetch { name: "c".to_owned(), count: Some(1), is_move: false }),
+        ("fetch forward 5 in C", Statement::Fetch { name: "c".to_owned(), count: Some(5), is_move: false }),
+        ("FETCH ALL \"C\"", Statement::Fetch { name: "C".to_owned(), count: None, is_move: false }),
+        ("FETCH c", Statement::Fetch { name: "c".to_owned(), count: Some(1), is_move: false }),
+        ("MOVE FORWARD ALL FROM c", Statement::Fetch { name: "c".to_owned(), count: None, is_move: true }),
+        ("CLOSE c", Statement::Close(Some("c".to_owned()))),
+        ("CLOSE ALL", Statement::Close(None)),
+        ("COMMENT ON CONSTRAINT c ON public.t IS 'a'", Statement::NoEffect("COMMENT")),
+        ("COMMENT ON CONSTRAINT c ON t IS NULL", Statement::NoEffect("COMMENT")),
         ("VACUUM ANALYZE t", Statement::NoEffect("VACUUM")),
         (
             "SET extra_float_digits = 3",
@@ -303,5 +312,67 @@ fn random_texts_do_not_panic() {
             parsed.iter().for_each(|parsed| assert!(text.get(parsed.place.clone()).is_some()));
         }
         let _ = parse_expression(&text);
+    }
+}
+
+#[test]
+fn cursors() {
+    let Ok(Statement::Declare { name, is_binary, query }) = parse_one("DECLARE c NO SCROLL CURSOR FOR SELECT $1::int")
+    else {
+        panic!("a cursor")
+    };
+    assert_eq!((name.as_str(), is_binary), ("c", false));
+    assert!(matches!(*query, Statement::Query(_, None)));
+    let text = "DECLARE c BINARY INSENSITIVE CURSOR WITHOUT HOLD FOR SELECT 1 FOR UPDATE";
+    assert!(matches!(parse_one(text), Ok(Statement::Declare { is_binary: true, .. })));
+    for (text, sqlstate) in [
+        ("DECLARE c CURSOR FOR DELETE FROM t", "42601"),
+        ("DECLARE c FOR SELECT 1", "42601"),
+        ("DECLARE c CURSOR FOR", "42601"),
+        ("DECLARE c CURSOR WITH HOLD FOR SELECT 1", "0A000"),
+        ("DECLARE c SCROLL CURSOR FOR SELECT 1", "0A000"),
+        ("FETCH BACKWARD 1 FROM c", "55000"),
+        ("FETCH -1 FROM c", "55000"),
+        ("FETCH 0 FROM c", "0A000"),
+        ("FETCH FORWARD FROM", "42601"),
+        ("CLOSE c d", "42601"),
+        ("COMMENT ON CONSTRAINT c ON t IS 1", "42601"),
+        ("COMMENT ON CONSTRAINT c t IS 'a'", "42601"),
+    ] {
+        assert_eq!(error(text).sqlstate, sqlstate, "{text}");
+    }
+}
+
+#[test]
+fn fetch_of_an_expression_is_a_limit() {
+    for (text, same) in [
+        ("SELECT 1 FETCH FIRST ($1::int) ROWS ONLY", "SELECT 1 LIMIT ($1::int)"),
+        ("SELECT 1 OFFSET (2) ROWS FETCH NEXT (a.b) ROW ONLY", "SELECT 1 LIMIT (a.b) OFFSET (2) ROWS"),
+        ("SELECT (SELECT 1 FETCH FIRST (1 + 1) ROWS ONLY)", "SELECT (SELECT 1 LIMIT (1 + 1))"),
+    ] {
+        let shown = |text: &str| match parse_one(text) {
+            Ok(Statement::Query(query, None)) => query.to_string(),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(shown(text), shown(same));
+    }
+}
+
+#[test]
+fn with_before_insert() {
+    let shown = |text: &str| match parse_one(text) {
+        Ok(Statement::Insert(insert)) => insert.to_string(),
+        other => panic!("{text}: {other:?}"),
+    };
+    assert_eq!(
+        shown("WITH a AS (SELECT 1) INSERT INTO t WITH b AS (SELECT 2) SELECT * FROM a, b"),
+        shown("INSERT INTO t WITH a AS (SELECT 1), b AS (SELECT 2) SELECT * FROM a, b"),
+    );
+    for text in [
+        "WITH a AS (SELECT 1) INSERT INTO t WITH a AS (SELECT 2) SELECT * FROM a",
+        "WITH a AS (SELECT 1) UPDATE t SET x = 1",
+        "WITH a AS (SELECT 1) DELETE FROM t",
+    ] {
+        assert_eq!(error(text).sqlstate, "0A000", "{text}");
     }
 }

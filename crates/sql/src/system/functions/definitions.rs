@@ -96,10 +96,12 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value, SqlError> {
         let message = format!("column \"{wanted}\" of relation \"{relation}\" does not exist");
         SqlError::new(sqlstate::UNDEFINED_COLUMN, message)
     };
-    let Some(Relation::Table(table)) = relation else {
-        return Err(missing(&relation.map_or_else(|| call.text(0), |relation| relation.name().to_owned())));
-    };
-    let column = table.column_named(&wanted).filter(|column| !column.is_hidden).ok_or_else(|| missing(&table.name))?;
+    let Some(relation) = relation else { return Err(missing(&call.text(0))) };
+    if !relation.attributes(call.schema, call.context).iter().any(|attribute| attribute.name == wanted) {
+        return Err(missing(relation.name()));
+    }
+    let Relation::Table(table) = relation else { return Ok(Value::Null) };
+    let column = table.column_named(&wanted).ok_or_else(|| missing(&table.name))?;
     let owned = call.schema.sequences().find(|sequence| sequence.owner == Some((table.id, column.id)));
     Ok(owned.map_or(Value::Null, |sequence| Value::Text(deparse::qualified(&sequence.name))))
 }
