@@ -114,8 +114,7 @@ impl Connection {
         }
         let wanted = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
         let mut fetched = 0;
-        loop {
-            let (Progress::Rows { rows, .. } | Progress::Stream { rows, .. }) = &mut portal.progress else { break };
+        while let Progress::Rows { rows, .. } | Progress::Stream { rows, .. } = &mut portal.progress {
             let before = rows.len();
             if is_move {
                 rows.by_ref().take(wanted - fetched).for_each(drop);

@@ -63,7 +63,7 @@ fn constant(rewrite: &mut Rewrite<'_>, offset: &Expr, is_range: bool, is_start: 
         Expr::Interval(literal) if is_range && literal.leading_precision.is_none() => {
             let Expr::Value(value) = &*literal.value else { return Err(unsupported()) };
             let text = value.value.clone().into_string().unwrap_or_default();
-            interval(&literal.leading_field.as_ref().map_or(text.clone(), |field| format!("{text} {field}")))
+            interval(&literal.leading_field.as_ref().map_or_else(|| text.clone(), |field| format!("{text} {field}")))
         }
         Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } if matches!(&**expr, Expr::Value(_)) => {
             Err(negative_offset(is_range, is_start))
