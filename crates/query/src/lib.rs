@@ -17,6 +17,7 @@ mod operators;
 mod origins;
 mod planner;
 mod rewrite;
+mod rules;
 mod series;
 mod system;
 mod table;
