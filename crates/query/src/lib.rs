@@ -22,6 +22,7 @@ mod series;
 mod system;
 mod table;
 mod unions;
+mod unnest;
 mod values;
 
 use std::fmt::Debug;
