@@ -19,10 +19,12 @@ mod operators;
 mod origins;
 mod planner;
 mod rewrite;
+mod rules;
 mod series;
 mod system;
 mod table;
 mod unions;
+mod unnest;
 mod values;
 
 use std::fmt::Debug;

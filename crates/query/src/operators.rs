@@ -10,8 +10,8 @@ use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{Cast as PlanCast, ScalarFunction};
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility, binary_expr,
 };
 use sql::cast::Context;
 use sql::operators::{Arithmetic, Operands, apply, operands};
@@ -410,6 +410,26 @@ impl Operators {
         };
         Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }))
     }
+}
+
+/// A comparison, as of a statement.
+pub(crate) fn compared(left: Expr, op: Operator, right: Expr, schema: &DFSchema) -> Result<Expr> {
+    let symbol = match op {
+        Operator::Eq => BinaryOperator::Eq,
+        Operator::NotEq => BinaryOperator::NotEq,
+        Operator::Lt => BinaryOperator::Lt,
+        Operator::LtEq => BinaryOperator::LtEq,
+        Operator::Gt => BinaryOperator::Gt,
+        Operator::GtEq => BinaryOperator::GtEq,
+        other => return Err(wrap(SqlError::unsupported(format!("{other} with a subquery")))),
+    };
+    let operators = Operators { inferred: Inferred::default() };
+    let PlannerResult::Original(RawBinaryExpr { left, right, .. }) =
+        operators.comparison(RawBinaryExpr { op: symbol, left, right }, schema)?
+    else {
+        return Err(wrap(SqlError::unsupported("this comparison with a subquery")));
+    };
+    Ok(binary_expr(left, op, right))
 }
 
 /// The digits after the point of a number's type, if they are known.

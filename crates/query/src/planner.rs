@@ -49,7 +49,12 @@ pub(crate) static STATE: LazyLock<SessionState> = LazyLock::new(|| {
     options.sql_parser.map_string_types_to_utf8view = false;
     options.sql_parser.default_null_ordering = "nulls_max".to_owned();
     options.optimizer.repartition_joins = false;
-    SessionStateBuilder::new().with_config(config).with_default_features().build()
+    SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_optimizer_rules(crate::rules::rules())
+        .with_physical_optimizer_rules(crate::rules::physical_rules())
+        .build()
 });
 
 /// Plans statements on one version of a schema.

@@ -18,8 +18,7 @@ use sqlparser::ast::{
 };
 
 use self::subqueries::{
-    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, selects_of, single_row,
-    skip_items_without_rows, split_result, tables_of,
+    array_of, has_subquery, is_named, name_of_table, selects_of, skip_items_without_rows, tables_of,
 };
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
@@ -83,20 +82,6 @@ impl<'a> Rewrite<'a> {
         };
         let mut named: std::collections::HashSet<String> = select.projection.iter().filter_map(column).collect();
         for item in &mut select.projection {
-            if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
-                && has_subquery(expression)
-            {
-                if let SelectItem::UnnamedExpr(expression) = item {
-                    let shown = sql::direct::name_of(expression);
-                    let is_alone = names.get(&shown) == Some(&1);
-                    let name = if is_alone && !has_wildcard { shown } else { self.internal_name(&shown) };
-                    let alias = Ident::with_quote('"', name);
-                    *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias };
-                }
-                if let SelectItem::ExprWithAlias { expr, .. } = item {
-                    _ = VisitMut::visit(expr, &mut CountRows(0));
-                }
-            }
             // References are shown as the names that they refer to.
             if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
                 && let Expr::Cast { data_type, .. } = &*expression
@@ -292,24 +277,6 @@ impl<'a> Rewrite<'a> {
             Expr::AtTimeZone { timestamp, time_zone } => {
                 *expression = call("timezone", vec![taken(time_zone), taken(timestamp)]);
             }
-            Expr::Subquery(query) => {
-                let outer = outer_conditions(query);
-                let split = split_result(query);
-                single_row(query);
-                if let Some(result) = split {
-                    *expression = result;
-                }
-                if let Some(condition) = outer.into_iter().reduce(|all, one| binary(all, BinaryOperator::And, one)) {
-                    let result = taken(expression);
-                    *expression = Expr::Case {
-                        case_token: ast::helpers::attached_token::AttachedToken::empty(),
-                        end_token: ast::helpers::attached_token::AttachedToken::empty(),
-                        operand: None,
-                        conditions: vec![ast::CaseWhen { condition, result }],
-                        else_result: None,
-                    };
-                }
-            }
             Expr::Function(function) => {
                 if let Some(other) = self.function(function)? {
                     *expression = other;
@@ -476,7 +443,6 @@ impl VisitorMut for Rewrite<'_> {
         ControlFlow::Break(SqlError::unsupported(what))
     }
 
-    // `ANY` and `ALL` of subqueries are known before the latter are made single values.
     fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<SqlError> {
         let frame = match expression {
             Expr::Function(Function { over: Some(ast::WindowType::WindowSpec(window)), .. }) => {
@@ -484,7 +450,7 @@ impl VisitorMut for Rewrite<'_> {
             }
             _ => Ok(()),
         };
-        match frame.and_then(|()| sets(expression)) {
+        match frame {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         }
@@ -520,45 +486,6 @@ fn name_column(alias: &mut Option<ast::TableAlias>) {
     if alias.columns.is_empty() {
         alias.columns.push(ast::TableAliasColumnDef { name: alias.name.clone(), data_type: None });
     }
-}
-
-fn has_column(expression: &Expr) -> bool {
-    let search = ast::visit_expressions(expression, |part| match part {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => ControlFlow::Break(()),
-        _ => ControlFlow::Continue(()),
-    });
-    search.is_break()
-}
-
-/// `ANY` and `ALL` of subqueries as `IN`, and refusals of forms that DataFusion computes wrongly.
-fn sets(expression: &mut Expr) -> Result<(), SqlError> {
-    let (negated, wanted) = match expression {
-        Expr::AnyOp { .. } => (false, BinaryOperator::Eq),
-        Expr::AllOp { .. } => (true, BinaryOperator::NotEq),
-        // For a constant, DataFusion ignores NULL in the subquery.
-        Expr::InSubquery { expr, negated: true, .. } if !has_column(expr) => {
-            return Err(SqlError::unsupported("NOT IN (subquery) of a constant"));
-        }
-        _ => return Ok(()),
-    };
-    let (Expr::AnyOp { left, compare_op, right, .. } | Expr::AllOp { left, compare_op, right }) = expression else {
-        return Ok(());
-    };
-    let subquery = match &**right {
-        Expr::Subquery(subquery) => subquery.clone(),
-        Expr::Nested(inner) => match &**inner {
-            Expr::Subquery(subquery) => subquery.clone(),
-            _ => return Ok(()),
-        },
-        _ => return Ok(()),
-    };
-    if *compare_op != wanted {
-        let quantifier = if negated { "ALL" } else { "ANY" };
-        return Err(SqlError::unsupported(format!("{compare_op} {quantifier} (subquery)")));
-    }
-    let expr = Box::new(std::mem::replace(&mut **left, null()));
-    *expression = Expr::InSubquery { expr, subquery, negated };
-    sets(expression)
 }
 
 /// The number of a parameter, from 0.
