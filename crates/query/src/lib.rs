@@ -14,6 +14,7 @@ mod execution;
 mod formats;
 mod functions;
 mod operators;
+mod ordered;
 mod origins;
 mod planner;
 mod rewrite;
