@@ -244,7 +244,8 @@ async fn physical(
     now: i64,
     source: &Arc<dyn Source>,
 ) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
-    let plan = crate::unnest::unnest(bind(query, parameters, now, source)?)?;
+    let plan = crate::ordered::with_order(bind(query, parameters, now, source)?)?;
+    let plan = crate::unnest::unnest(plan)?;
     let plan = STATE.create_physical_plan(&plan).await?;
     Ok(plan.transform_up(yielding)?.data)
 }

@@ -16,6 +16,7 @@ mod frames;
 mod functions;
 mod lists;
 mod operators;
+mod ordered;
 mod origins;
 mod planner;
 mod rewrite;

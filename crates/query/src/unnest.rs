@@ -5,8 +5,8 @@
 //! each distinct combination of the outer columns that it refers to, its domain (see [`domain`]), and the outer rows are
 //! joined with the results.
 //!
-//! Nested subqueries are rewritten from the inside to the outside. References to queries further outside stay until
-//! their query is rewritten.
+//! Nested subqueries are rewritten bottom-up. References to queries more than one level up remain until that query is
+//! rewritten.
 //!
 //! Invariants: a rewritten plan has the same columns, with the same names, as before. New columns have internal names,
 //! which are unique in the statement. Joins never compare NULL as equal (see [`Domain::keys`]).
@@ -178,8 +178,10 @@ impl Unnest {
                 let is_left = of.outer_ref_columns.is_empty();
                 if !(if is_left { has_one_row(&of.subquery) } else { is_one_row(&of.subquery) }) {
                     let single = FUNCTIONS.aggregate.get("/single").ok_or_else(|| unsupported("/single"))?;
-                    let aggregate = single.call(vec![column]).alias(self.name());
-                    let plan = Aggregate::try_new(of.subquery, Vec::new(), vec![aggregate])?;
+                    let (name, result) = (self.name(), self.name());
+                    let plan = project(vec![values::same(column).alias(&name)], Arc::unwrap_or_clone(of.subquery))?;
+                    let aggregate = single.call(vec![Expr::Column(Column::new_unqualified(name))]).alias(result);
+                    let plan = Aggregate::try_new(Arc::new(plan), Vec::new(), vec![aggregate])?;
                     of.subquery = Arc::new(LogicalPlan::Aggregate(plan));
                 }
                 Transformed::yes(Expr::ScalarSubquery(of))

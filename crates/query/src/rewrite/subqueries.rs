@@ -9,6 +9,7 @@ use sqlparser::ast::{
 };
 
 use super::{null, plain_name};
+use crate::ordered::ALL_ROWS;
 
 /// Results are not computed if a table in `FROM` never has rows: a catalog of a feature that Loggos lacks. Results with
 /// subqueries are then replaced, because clients use some that DataFusion does not support.
@@ -134,6 +135,11 @@ pub(super) fn array_of(query: &Query) -> Expr {
         && let ast::TableFactor::Derived { subquery, .. } = &mut from.relation
     {
         **subquery = query.clone();
+        // DataFusion ignores the order of a table in `FROM` if it has no limit.
+        if subquery.order_by.is_some() && subquery.limit_clause.is_none() {
+            let limit = Some(Expr::Value(ast::Value::Number(ALL_ROWS.to_string(), false).into()));
+            subquery.limit_clause = Some(ast::LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() });
+        }
     }
     Expr::Subquery(outer)
 }

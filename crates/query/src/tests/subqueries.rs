@@ -96,6 +96,16 @@ const CONDITIONS: &[(&str, &[&str])] = &[
     ("SELECT name IN (SELECT id FROM people) FROM people", &["42883"]),
 ];
 
+const ORDERS: &[(&str, &[&str])] = &[
+    ("SELECT ARRAY(SELECT id FROM people ORDER BY age DESC NULLS LAST)", &["{1,3,2,4}"]),
+    ("SELECT ARRAY(SELECT id FROM people ORDER BY id DESC LIMIT 2)", &["{4,3}"]),
+    (
+        "SELECT id, ARRAY(SELECT o.item FROM orders AS o WHERE o.person <> people.id ORDER BY o.price DESC) FROM people WHERE id < 3 ORDER BY id",
+        &["1|{cup,pen}", "2|{cup,ink,pen}"],
+    ),
+    ("SELECT string_agg(name, ',') FROM (SELECT name FROM people ORDER BY name DESC LIMIT 3) AS s", &["Dan,Cid,Bob"]),
+];
+
 const SOURCES: &[(&str, &[&str])] = &[
     (
         "SELECT p.id, o.item FROM people AS p, LATERAL (SELECT item FROM orders WHERE person <= p.id ORDER BY price DESC LIMIT 1) AS o ORDER BY p.id",
@@ -124,7 +134,7 @@ const SOURCES: &[(&str, &[&str])] = &[
 async fn subqueries_answer_as_postgresql_does() {
     let database = Database::new(SCRIPT);
     let mut wrong = Vec::new();
-    for (text, wanted) in [SCALARS, CONDITIONS, SOURCES].concat() {
+    for (text, wanted) in [SCALARS, CONDITIONS, ORDERS, SOURCES].concat() {
         wrong.extend(check(&database, text, wanted).await);
     }
     assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));

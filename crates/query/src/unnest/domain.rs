@@ -106,7 +106,7 @@ impl Domain {
     }
 }
 
-/// Functions whose results depend on the order of rows that are equal for `ORDER BY`.
+/// Functions that depend on the order of rows that are equal for `ORDER BY`.
 const ORDERED: [&str; 7] = ["row_number", "ntile", "lag", "lead", "first_value", "last_value", "nth_value"];
 
 /// Whether a plan has the same rows in all executions.
@@ -131,7 +131,7 @@ fn is_stable(plan: &LogicalPlan) -> Result<bool> {
 }
 
 /// A plan that has the values of expressions for the rows of another one, and maybe for more rows. The outer query is
-/// executed again for the domain, so parts of it that may have other rows then are left out.
+/// executed again for the domain, so parts that may return other rows then are omitted.
 fn superset(plan: LogicalPlan, items: Vec<Expr>) -> Result<(LogicalPlan, Vec<Expr>)> {
     let refused = || unsupported("a correlated subquery of rows that depend on LIMIT, their order or random values");
     if items.iter().any(Expr::is_volatile) {
@@ -207,13 +207,14 @@ impl Unnest {
     /// The rows of a domain.
     fn rows(&mut self, domain: &Domain) -> Result<(LogicalPlan, Vec<Column>)> {
         let keys: Vec<Column> = domain.items.iter().map(|_| Column::new_unqualified(self.name())).collect();
-        let items = domain.items.iter().zip(&keys).map(|(item, key)| item.clone().unalias().alias(key.name()));
+        let items = domain.items.iter().zip(&keys);
+        let items = items.map(|(item, key)| same(item.clone().unalias()).alias(key.name()));
         let all = project(items.collect(), domain.rows.clone())?;
         let distinct = Aggregate::try_new(Arc::new(all), keys.iter().map(column).collect(), Vec::new())?;
         self.hidden(LogicalPlan::Aggregate(distinct), &keys)
     }
 
-    /// Columns of a domain that are not known as keys any more.
+    /// Columns of a domain that the optimizer does not recognize as keys.
     fn hidden(&mut self, plan: LogicalPlan, keys: &[Column]) -> Result<(LogicalPlan, Vec<Column>)> {
         let (mut items, mut hidden) = (Vec::new(), Vec::new());
         for of in plan.schema().columns() {
@@ -472,7 +473,7 @@ impl Unnest {
             }
         }
         let (in_left, in_right) = (domain.is_in(&of.left)?, domain.is_in(&of.right)?);
-        // The side whose rows are kept without others needs the domain.
+        // An outer side has unmatched rows, so it needs the domain.
         let (to_left, to_right) = match of.join_type {
             JoinType::Inner => (in_left || !in_right, in_right),
             JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => (true, in_right),

@@ -93,7 +93,7 @@ pub(super) fn operands(expression: &Expr) -> Result<Vec<Column>> {
     Ok(found)
 }
 
-/// An expression whose subqueries refer to columns by new names.
+/// Renames the columns of the outer query in the subqueries of an expression.
 pub(super) fn with_names(expression: Expr, names: &[(Reference, String)]) -> Result<Expr> {
     let renamed = |expression: Expr| {
         expression.transform_up(|part| match part {
@@ -131,7 +131,7 @@ pub(super) fn with_names(expression: Expr, names: &[(Reference, String)]) -> Res
     Ok(expression.data)
 }
 
-/// An aggregate function of nothing but outer columns belongs to the outer query, which this does not support.
+/// Refuses aggregate functions of outer columns only. They belong to the outer query, which is not supported.
 pub(super) fn check_aggregates(plan: &LogicalPlan) -> Result<()> {
     plan.apply(|plan| {
         if let LogicalPlan::Aggregate(aggregate) = plan {

@@ -33,7 +33,8 @@ fn function(kind: Kind) -> Arc<ScalarUDF> {
 }
 
 /// The same value. DataFusion assumes that the columns of a `GROUP BY` determine all columns of later joins and groups,
-/// and then groups by too few columns. It does not know this of functions.
+/// and then groups by too few columns. It does not know this of functions. The result may be NULL: DataFusion's logical
+/// and physical plans do not agree whether a `CASE` may be, and then an aggregation of it fails.
 pub(super) fn same(of: Expr) -> Expr {
     SAME.call(vec![of])
 }
@@ -62,7 +63,8 @@ impl ScalarUDFImpl for Function {
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let [of] = take_function_args(self.name(), arguments.arg_fields)?;
-        Ok(Arc::clone(of))
+        let is_nullable = self.kind == Kind::Same || of.is_nullable();
+        Ok(Arc::new(of.as_ref().clone().with_nullable(is_nullable)))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
