@@ -300,6 +300,7 @@ pub(crate) struct Scan {
     access: Access,
     /// The numbers of the columns to return.
     wanted: Arc<[usize]>,
+    /// The same columns, as they are read.
     columns: Arc<Wanted>,
     schema: SchemaRef,
     limit: Option<usize>,

@@ -119,9 +119,11 @@ impl Driver {
 
     /// Executes a call. Dropping the future abandons it.
     pub(crate) async fn call(&self, request: ApiRequest, deadline: Duration) -> Ended {
+        let began = Instant::now();
         if let Some(response) = self.read_locally(&request, deadline).await {
             return Ended { outcome: Ok(response), in_doubt: false, stamp: None };
         }
+        let deadline = deadline.saturating_sub(began.elapsed());
         let (sender, receiver) = oneshot::channel();
         let mut caller = self.step(|core, now| {
             let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
@@ -139,7 +141,8 @@ impl Driver {
         })
     }
 
-    /// Reads at the node of this process, if it leads the range. Without a result the read is a call like any other.
+    /// Reads at the node of this process. `None` if it does not lead the range, or does not answer: the request is then
+    /// sent as usual.
     async fn read_locally(&self, request: &ApiRequest, deadline: Duration) -> Option<ApiResponse> {
         let node = self.local_node.as_ref()?;
         let (table, key, read) = local_read(request)?;

@@ -206,6 +206,15 @@ impl Expression {
         }
     }
 
+    /// Adds the numbers of its columns.
+    pub(crate) fn add_columns(&self, numbers: &mut Vec<usize>) {
+        self.visit(&mut |part| {
+            if let Self::Column(number) = part {
+                numbers.push(*number);
+            }
+        });
+    }
+
     /// The value for a row.
     pub(crate) fn evaluate(&self, rows: Rows, environment: &mut Environment) -> Result<Value, SqlError> {
         let mut value = |expression: &Self| expression.evaluate(rows, environment);

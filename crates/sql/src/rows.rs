@@ -140,7 +140,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The cells that contain them, with the one that tells whether there is a row; none if these are all cells.
+    /// The marker and the cells that contain them; none if these are all cells of a row.
     #[must_use]
     pub fn cells(&self) -> Option<&Arc<[Bytes]>> {
         self.cells.as_ref()
@@ -186,7 +186,7 @@ impl TableRows {
         })
     }
 
-    /// The columns with these numbers, to be read without the others.
+    /// The columns with these numbers.
     #[must_use]
     pub fn wanted(&self, numbers: impl IntoIterator<Item = usize>) -> Wanted {
         let mut columns = vec![false; self.places.len()];
@@ -195,7 +195,7 @@ impl TableRows {
                 *column = true;
             }
         }
-        // The others are only parts of the key.
+        // Other columns are only part of the key.
         let has_cell = |column: &Column| !(self.table.is_in_key(column.id) && keys::is_exact(&column.sql_type));
         let is_whole =
             columns.iter().zip(&self.table.columns).all(|(is_wanted, column)| *is_wanted || !has_cell(column));
@@ -255,7 +255,7 @@ impl TableRows {
         self.decode_columns(stored, |_| true)
     }
 
-    /// As [`Self::decode`]; other columns than the wanted ones are NULL.
+    /// As [`Self::decode`], with NULL for columns that are not wanted.
     ///
     /// # Errors
     /// As there.

@@ -673,21 +673,15 @@ impl Select {
     fn find_wanted(&self) -> Option<Wanted> {
         let (rows, condition) = self.source.as_ref().filter(|_| self.lookup.is_none())?;
         let mut numbers = Vec::new();
-        let mut visit = |expression: &Expression| {
-            expression.visit(&mut |part| {
-                if let Expression::Column(number) = part {
-                    numbers.push(*number);
-                }
-            });
-        };
-        condition.residual.iter().for_each(&mut visit);
+        let mut add = |expression: &Expression| expression.add_columns(&mut numbers);
+        condition.residual.iter().for_each(&mut add);
         match &self.results {
-            Results::Rows(output) => output.iter().for_each(&mut visit),
-            Results::Aggregates(all) => all.iter().filter_map(|one| one.argument.as_ref()).for_each(&mut visit),
+            Results::Rows(output) => output.iter().for_each(&mut add),
+            Results::Aggregates(all) => all.iter().filter_map(|one| one.argument.as_ref()).for_each(&mut add),
         }
         for order in &self.order {
             if let OrderBy::Expression(expression) = &order.by {
-                visit(expression);
+                add(expression);
             }
         }
         Some(rows.wanted(numbers))

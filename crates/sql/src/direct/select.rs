@@ -95,13 +95,7 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
     let (output, columns) = output::bind(binder, &select.projection)?;
     let locks = query.locks.iter().any(|lock| matches!(lock.lock_type, LockType::Update));
     let mut numbers = Vec::new();
-    for expression in output.iter().chain(&condition.residual) {
-        expression.visit(&mut |part| {
-            if let Expression::Column(number) = part {
-                numbers.push(*number);
-            }
-        });
-    }
+    output.iter().chain(&condition.residual).for_each(|expression| expression.add_columns(&mut numbers));
     let wanted = rows.wanted(numbers);
     Ok((Select { rows, condition, output, wanted, limit, locks }, columns))
 }
