@@ -29,7 +29,7 @@ use crate::stream::Outgoing;
 
 /// Timeout for opening a connection and its stream.
 const LINK_TIME_MAX: Duration = Duration::from_secs(2);
-/// Timeout of a read at the node of this process, before other endpoints are asked.
+/// Timeout of a read at the node of this process. The read is then sent as a call.
 const LOCAL_READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The result of a call.

@@ -1,4 +1,7 @@
-//! Syntax that PostgreSQL does not have. It is removed from the tokens before the rest is parsed.
+//! Syntax that PostgreSQL or the parser does not have. It is removed from the tokens, or replaced, before the rest is
+//! parsed.
+
+use std::collections::BTreeSet;
 
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Word};
@@ -123,19 +126,21 @@ fn rename_storing(tokens: &mut [TokenWithSpan]) {
 
 /// The parser knows `FETCH FIRST` with a constant only, so `FETCH FIRST (expression) ROWS ONLY` becomes `LIMIT`.
 fn replace_fetch(tokens: &mut Vec<TokenWithSpan>) {
-    let mut at = 0;
-    while at + 2 < tokens.len() {
+    let mut removed = BTreeSet::new();
+    for at in 0..tokens.len().saturating_sub(2) {
         let is_fetch =
             starts_with(&tokens[at..], &["fetch", "first"]) || starts_with(&tokens[at..], &["fetch", "next"]);
         let end = if is_fetch { closing(tokens, at + 2) } else { None };
         if let Some(end) = end
             && ["row", "rows"].iter().any(|rows| starts_with(&tokens[end + 1..], &[rows, "only"]))
         {
-            tokens.drain(end + 1..end + 3);
             tokens[at].token = Token::make_keyword("LIMIT");
-            tokens.remove(at + 1);
+            removed.extend([at + 1, end + 1, end + 2]);
         }
-        at += 1;
+    }
+    if !removed.is_empty() {
+        let mut places = 0..;
+        tokens.retain(|_| places.next().is_none_or(|place| !removed.contains(&place)));
     }
 }
 
