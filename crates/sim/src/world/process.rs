@@ -32,7 +32,7 @@ pub(crate) struct Process {
     pub(super) known: BTreeMap<NodeId, ProcessStart>,
     pub(super) reported: BTreeMap<NodeId, ProcessStart>,
     /// Peers that were reported to the node as disconnected.
-    lost_peers: BTreeSet<NodeId>,
+    pub(super) lost_peers: BTreeSet<NodeId>,
     /// Members that have left, as reported by the node.
     pub(super) left: BTreeSet<NodeId>,
     pub(super) parked: Vec<(Durable, NodeId, Message, Option<Monotonic>)>,

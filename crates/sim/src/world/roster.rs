@@ -212,10 +212,12 @@ impl World {
         }
     }
 
-    /// Nodes that know this node introduce themselves to it if it does not know them, like new connections.
+    /// Nodes that know this node introduce themselves to it if it does not know them or has lost its connection to them:
+    /// nodes connect again by themselves, also those that have nothing to say to each other.
     pub(crate) fn introduce_others_to(&mut self, id: NodeId) {
         let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
-        let known: BTreeSet<NodeId> = process.node.members().iter().map(|member| member.node).collect();
+        let members = process.node.members().iter().map(|member| member.node);
+        let known: BTreeSet<NodeId> = members.filter(|peer| !process.lost_peers.contains(peer)).collect();
         let knows = |machine: &SimHost| {
             let members = machine.process.iter().flat_map(|process| process.node.members());
             members.clone().any(|member| member.node == id)
