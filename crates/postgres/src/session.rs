@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::budget::ByteBudget;
+use base::budget::{ByteBudget, Reservation};
 use sql::direct::{Command, Outcome, OutputColumn, Plan};
 use sql::statement::{AsOf, Definition, DropKind, Statement};
 use sql::{SqlError, SqlType, Value, sqlstate};
@@ -26,7 +26,7 @@ use crate::definition;
 use crate::execute::Values;
 use crate::failure::{Failure, of_client};
 use crate::jobs::Progress;
-use crate::limits::{Cancel, Interrupt};
+use crate::limits::{Cancel, Interrupt, out_of_memory};
 use crate::online;
 use crate::settings::{SERVER_VERSION, Settings};
 use crate::statement::{Planned, Prepared, text_column};
@@ -41,6 +41,16 @@ pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(100);
 const TRANSACTION_TIME: Duration = Duration::from_secs(3_600);
 /// Maximum prepared statements of a session.
 const PREPARED_MAX: usize = 10_000;
+/// The estimated memory of a prepared statement: these bytes, and this many for each byte of its text.
+const PREPARED_BYTES: usize = 2_048;
+const PREPARED_BYTES_OF_TEXT: usize = 16;
+
+/// A prepared statement that has a name.
+#[derive(Debug)]
+struct Kept {
+    prepared: Arc<Prepared>,
+    _memory: Reservation,
+}
 
 /// The result of a statement.
 #[derive(Debug)]
@@ -98,7 +108,7 @@ pub struct Session {
     database: Arc<Database>,
     user: String,
     settings: Settings,
-    prepared: HashMap<String, Arc<Prepared>>,
+    prepared: HashMap<String, Kept>,
     /// The planner for the version of the schema that was last used.
     planner: Option<(Arc<Catalog>, Arc<query::Planner>)>,
     block: Option<Block>,
@@ -217,17 +227,20 @@ impl Session {
     /// Keeps a prepared statement under a name. The empty name may be used again.
     ///
     /// # Errors
-    /// 42P05: the name is in use.
+    /// 42P05: the name is in use. 53200: there is no memory for it. 54000: there are too many.
     pub fn store(&mut self, name: &str, prepared: Arc<Prepared>) -> Result<(), SqlError> {
         if !name.is_empty() && self.prepared.contains_key(name) {
             let message = format!("prepared statement \"{name}\" already exists");
             return Err(SqlError::new("42P05", message));
         }
+        self.prepared.remove(name);
         if self.prepared.len() >= PREPARED_MAX {
             let message = format!("a session can have at most {PREPARED_MAX} prepared statements");
             return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
         }
-        self.prepared.insert(name.to_owned(), prepared);
+        let bytes = PREPARED_BYTES + PREPARED_BYTES_OF_TEXT * prepared.text.len();
+        let memory = self.memory.try_reserve(bytes).ok_or_else(out_of_memory)?;
+        self.prepared.insert(name.to_owned(), Kept { prepared, _memory: memory });
         Ok(())
     }
 
@@ -236,7 +249,7 @@ impl Session {
     /// # Errors
     /// 26000: there is none.
     pub fn stored(&self, name: &str) -> Result<Arc<Prepared>, SqlError> {
-        self.prepared.get(name).cloned().ok_or_else(|| {
+        self.prepared.get(name).map(|kept| Arc::clone(&kept.prepared)).ok_or_else(|| {
             let message = if name.is_empty() {
                 "unnamed prepared statement does not exist".to_owned()
             } else {

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::array::{Array as _, ArrayRef, AsArray as _};
-use datafusion::arrow::datatypes::{DataType, Decimal256Type, Field, FieldRef, Int64Type, i256};
+use datafusion::arrow::array::{Array as _, ArrayRef};
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::utils::take_function_args;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::SessionStateDefaults;
@@ -167,7 +167,8 @@ impl AggregateUDFImpl for Sum {
     fn accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         match arguments.return_field.data_type() {
             DataType::Decimal256(precision, scale) => {
-                Ok(Box::new(CheckedSum { sum: None, count: 0, precision: *precision, scale: *scale }))
+                let sum = sums::CheckedSum::new(*precision, *scale);
+                Ok(if arguments.is_distinct { Box::new(sums::DistinctSum::new(sum)) } else { Box::new(sum) })
             }
             DataType::Int64 => Ok(Box::new(sums::Widened(self.inner.accumulator(arguments)?))),
             _ => self.inner.accumulator(arguments),
@@ -176,7 +177,7 @@ impl AggregateUDFImpl for Sum {
 
     fn state_fields(&self, arguments: StateFieldsArgs) -> Result<Vec<FieldRef>> {
         match arguments.return_field.data_type() {
-            DataType::Decimal256(..) => {
+            DataType::Decimal256(..) if !arguments.is_distinct => {
                 let sum = Arc::new(arguments.return_field.as_ref().clone().with_name("sum").with_nullable(true));
                 Ok(vec![sum, Arc::new(Field::new("count", DataType::Int64, false))])
             }
@@ -206,68 +207,6 @@ impl AggregateUDFImpl for Sum {
 
     fn reverse_expr(&self) -> ReversedUDAF {
         ReversedUDAF::Identical
-    }
-}
-
-/// A sum of numbers with up to 76 digits, which DataFusion's wraps.
-#[derive(Debug)]
-struct CheckedSum {
-    sum: Option<i256>,
-    /// The number of values, which a window function may remove again.
-    count: i64,
-    precision: u8,
-    scale: i8,
-}
-
-impl CheckedSum {
-    fn add(&mut self, array: &ArrayRef, operation: fn(i256, i256) -> Option<i256>) -> Result<()> {
-        for value in array.as_primitive::<Decimal256Type>().iter().flatten() {
-            let limit = i256::from_i128(10).checked_pow(u32::from(NUMERIC_PRECISION)).unwrap_or(i256::MAX);
-            let sum = operation(self.sum.unwrap_or(i256::ZERO), value).filter(|sum| *sum < limit && *sum > -limit);
-            self.sum = Some(sum.ok_or_else(|| {
-                wrap(SqlError::new(
-                    sqlstate::NUMERIC_VALUE_OUT_OF_RANGE,
-                    "the sum has more than 38 digits before the point",
-                ))
-            })?);
-        }
-        Ok(())
-    }
-}
-
-impl Accumulator for CheckedSum {
-    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let [array] = take_function_args("sum", values)?;
-        self.count += (array.len() - array.null_count()) as i64;
-        self.add(array, i256::checked_add)
-    }
-
-    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let [array] = take_function_args("sum", values)?;
-        self.count -= (array.len() - array.null_count()) as i64;
-        self.add(array, i256::checked_sub)
-    }
-
-    fn supports_retract_batch(&self) -> bool {
-        true
-    }
-
-    fn evaluate(&mut self) -> Result<ScalarValue> {
-        Ok(ScalarValue::Decimal256(self.sum.filter(|_| self.count > 0), self.precision, self.scale))
-    }
-
-    fn size(&self) -> usize {
-        size_of_val(self)
-    }
-
-    fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        Ok(vec![self.evaluate()?, ScalarValue::Int64(Some(self.count))])
-    }
-
-    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let [sums, counts] = take_function_args("sum", states)?;
-        self.count += counts.as_primitive::<Int64Type>().iter().flatten().sum::<i64>();
-        self.add(sums, i256::checked_add)
     }
 }
 

@@ -6,7 +6,7 @@ mod joins;
 mod multisets;
 mod subqueries;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use sql::parse::{fold, sql_type};
@@ -18,7 +18,7 @@ use sqlparser::ast::{
 };
 
 use self::subqueries::{
-    array_of, has_subquery, is_named, name_of_table, selects_of, skip_items_without_rows, tables_of,
+    array_of, has_subquery, is_named, is_row_of, name_of_table, selects_of, skip_items_without_rows, tables_of,
 };
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
@@ -80,7 +80,8 @@ impl<'a> Rewrite<'a> {
             }
             _ => None,
         };
-        let mut named: std::collections::HashSet<String> = select.projection.iter().filter_map(column).collect();
+        let mut named: HashSet<String> = select.projection.iter().filter_map(column).collect();
+        let mut columns = Columns::new(&select.projection);
         for item in &mut select.projection {
             // References are shown as the names that they refer to.
             if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
@@ -109,7 +110,7 @@ impl<'a> Rewrite<'a> {
             // The names of the tables distinguish equal names of columns.
             let is_column = matches!(expression, Expr::CompoundIdentifier(_))
                 || matches!(expression, Expr::Identifier(_)) && (is_alone || has_wildcard);
-            if is_column {
+            if is_column && columns.add(expression) {
                 continue;
             }
             let alias = if is_alone && !has_wildcard { name } else { self.internal_name(&name) };
@@ -139,6 +140,9 @@ impl<'a> Rewrite<'a> {
                     }
                 }
                 skip_items_without_rows(select);
+                if let Some(condition) = &mut select.selection {
+                    self.rows_in(condition)?;
+                }
                 self.name_items(select);
             }
             SetExpr::SetOperation { left, right, .. } => {
@@ -149,6 +153,24 @@ impl<'a> Rewrite<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// In the conditions that `AND` joins in a `WHERE` clause, `(a, b) IN (query)` is whether a row of the query is equal.
+    fn rows_in(&mut self, condition: &mut Expr) -> Result<(), SqlError> {
+        match condition {
+            Expr::Nested(inner) => self.rows_in(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                self.rows_in(left)?;
+                self.rows_in(right)
+            }
+            Expr::InSubquery { expr, subquery, negated: false } if matches!(**expr, Expr::Tuple(_)) => {
+                let Expr::Tuple(values) = std::mem::replace(&mut **expr, null()) else { return Ok(()) };
+                let names = values.iter().map(|_| Ident::with_quote('"', self.internal_name("item"))).collect();
+                *condition = is_row_of(values, subquery, names)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn cast(&mut self, operand: Expr, to: &DataType) -> Result<Expr, SqlError> {
@@ -475,6 +497,51 @@ impl VisitorMut for Rewrite<'_> {
     }
 }
 
+/// The columns that a list of results has already.
+struct Columns {
+    has_all: bool,
+    /// Tables all of whose columns it has.
+    whole: HashSet<String>,
+    /// The tables by which it names each column; none without a table.
+    tables: HashMap<String, Vec<Option<String>>>,
+}
+
+impl Columns {
+    fn new(items: &[SelectItem]) -> Self {
+        let table = |item: &SelectItem| match item {
+            SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
+                Some(plain_name(name))
+            }
+            _ => None,
+        };
+        Self {
+            has_all: items.iter().any(|item| matches!(item, SelectItem::Wildcard(_))),
+            whole: items.iter().filter_map(table).collect(),
+            tables: HashMap::new(),
+        }
+    }
+
+    /// Adds a column; returns false if it may be there already.
+    fn add(&mut self, column: &Expr) -> bool {
+        let (name, table) = match column {
+            Expr::Identifier(name) => (fold(name), None),
+            Expr::CompoundIdentifier(parts) => {
+                let mut parts = parts.iter().rev().map(fold);
+                (parts.next().unwrap_or_default(), parts.next())
+            }
+            _ => return true,
+        };
+        let others = self.tables.entry(name).or_default();
+        let is_there = |other: &Option<String>| other.is_none() || table.is_none() || *other == table;
+        if self.has_all || table.as_ref().is_some_and(|table| self.whole.contains(table)) || others.iter().any(is_there)
+        {
+            return false;
+        }
+        others.push(table);
+        true
+    }
+}
+
 /// The column of a function in `FROM` has the name of the function or its alias.
 fn name_column(alias: &mut Option<ast::TableAlias>) {
     let alias = alias.get_or_insert_with(|| ast::TableAlias {
@@ -502,7 +569,7 @@ pub(crate) fn parameter(expression: &Expr) -> Option<usize> {
 
 /// Checks that the names of the tables in `FROM` differ.
 fn check_names(select: &Select) -> Result<(), SqlError> {
-    let mut names = std::collections::HashSet::new();
+    let mut names = HashSet::new();
     for name in tables_of(select).into_iter().filter_map(name_of_table) {
         if !names.insert(name.clone()) {
             let message = format!("table name \"{name}\" specified more than once");

@@ -9,14 +9,16 @@ mod clauses;
 mod convert;
 mod cursors;
 mod definitions;
+mod dialect;
 mod limits;
 mod types;
 
 use std::ops::Range;
 
-use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
+
+use dialect::OwnDialect;
 
 pub use convert::{fold, simple_name};
 pub use types::sql_type;
@@ -36,7 +38,7 @@ pub struct Parsed {
     pub place: Range<usize>,
 }
 
-const DIALECT: PostgreSqlDialect = PostgreSqlDialect {};
+const DIALECT: OwnDialect = OwnDialect;
 
 /// Parses the statements of a text, which semicolons separate.
 ///

@@ -86,6 +86,26 @@ pub(super) fn selects_of(values: &ast::Values) -> Result<SetExpr, SqlError> {
     all.map(|all| *all).ok_or_else(|| SqlError::unsupported("VALUES without rows"))
 }
 
+/// Whether a query has a row of these values: `EXISTS (SELECT FROM (query) AS rows(names) WHERE (values) = (names))`.
+pub(super) fn is_row_of(values: Vec<Expr>, query: &Query, names: Vec<Ident>) -> Result<Expr, SqlError> {
+    let sql::statement::Statement::Query(mut outer, _) = sql::parse::parse_one("SELECT 1 FROM (SELECT 1) AS rows")?
+    else {
+        return Err(SqlError::unsupported("IN with rows"));
+    };
+    if let SetExpr::Select(select) = &mut *outer.body
+        && let Some(from) = select.from.first_mut()
+        && let TableFactor::Derived { subquery, alias: Some(alias), .. } = &mut from.relation
+    {
+        **subquery = query.clone();
+        alias.name = names.first().cloned().unwrap_or_else(|| Ident::new("rows"));
+        alias.columns =
+            names.iter().map(|name| ast::TableAliasColumnDef { name: name.clone(), data_type: None }).collect();
+        let columns = names.into_iter().map(Expr::Identifier).collect();
+        select.selection = Some(super::tuples(values, columns, true)?);
+    }
+    Ok(Expr::Exists { subquery: outer, negated: false })
+}
+
 /// Whether an expression is a column of this name.
 pub(super) fn is_named(expression: &Expr, name: &str) -> bool {
     matches!(expression, Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|part| fold(part) == name))

@@ -376,3 +376,42 @@ fn with_before_insert() {
         assert_eq!(error(text).sqlstate, "0A000", "{text}");
     }
 }
+
+#[test]
+fn distinct_binds_closer_than_and() {
+    let equal = |text: &str, meant: &str| {
+        let [found, meant] = [text, meant].map(|text| parse_expression(text).map(|parsed| shape(&parsed)));
+        assert_eq!(found, meant, "{text}");
+    };
+    equal("a IS DISTINCT FROM b AND c", "(a IS DISTINCT FROM b) AND c");
+    equal("x AND a IS NOT DISTINCT FROM b + 1 AND c OR d", "((x AND (a IS NOT DISTINCT FROM (b + 1))) AND c) OR d");
+    equal("a IS DISTINCT FROM b IS NULL", "(a IS DISTINCT FROM b) IS NULL");
+    equal("NOT a IS DISTINCT FROM left(b, 1) OR c", "(NOT (a IS DISTINCT FROM left(b, 1))) OR c");
+    equal("a IS DISTINCT FROM b = c AND d", "(a IS DISTINCT FROM (b = c)) AND d");
+    equal("a IS DISTINCT FROM (b AND c)", "a IS DISTINCT FROM ((b AND c))");
+    let case = "CASE WHEN x AND y THEN z END";
+    equal(&format!("a IS DISTINCT FROM {case} AND d"), &format!("(a IS DISTINCT FROM ({case})) AND d"));
+    equal("CASE WHEN a IS DISTINCT FROM b THEN c AND d END", "CASE WHEN (a IS DISTINCT FROM b) THEN c AND d END");
+    equal("a IS DISTINCT FROM b BETWEEN c AND d AND e", "(a IS DISTINCT FROM (b BETWEEN c AND d)) AND e");
+    let where_having = "SELECT a IS DISTINCT FROM b x FROM t WHERE a IS DISTINCT FROM b GROUP BY c HAVING c AND d";
+    assert!(parse_one(where_having).is_ok());
+}
+
+/// An expression without its parentheses, which do not change its tree.
+fn shape(expression: &sqlparser::ast::Expr) -> sqlparser::ast::Expr {
+    use sqlparser::ast::{Expr, VisitMut, VisitorMut};
+    struct Bare;
+    impl VisitorMut for Bare {
+        type Break = ();
+
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> std::ops::ControlFlow<()> {
+            while let Expr::Nested(inner) = expression {
+                *expression = (**inner).clone();
+            }
+            std::ops::ControlFlow::Continue(())
+        }
+    }
+    let mut bare = expression.clone();
+    let _ = VisitMut::visit(&mut bare, &mut Bare);
+    bare
+}
