@@ -29,7 +29,7 @@ use crate::jobs::Progress;
 use crate::limits::{Cancel, Interrupt, out_of_memory};
 use crate::online;
 use crate::settings::{SERVER_VERSION, Settings};
-use crate::statement::{Planned, Prepared, text_column};
+use crate::statement::{Planned, Prepared, check_view, text_column};
 use crate::transaction::{EPOCH_MICROS, Source, Tx, now, read_only, report_of};
 
 /// Time limit of the retries of a statement outside of a block.
@@ -633,10 +633,11 @@ impl Session {
                 if tx.is_read_only() {
                     return Err(read_only(definition_tag(definition)).into());
                 }
-                if let Definition::CreateView { query, .. } = definition {
+                if let Definition::CreateView { query, columns, .. } = definition {
                     let inner = Prepared::of(sql::parse::parse_one(query)?, &Arc::from(query.as_str()), Vec::new());
                     let planned = self.plan_for(&inner, &Arc::clone(&tx.catalog)).await;
-                    planned.map_err(|error| SqlError { position: None, ..error })?;
+                    let planned = planned.map_err(|error| SqlError { position: None, ..error })?;
+                    check_view(columns, planned.columns())?;
                 }
                 let notices = definition::define(tx, definition).await?;
                 self.note(notices);

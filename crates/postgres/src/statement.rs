@@ -1,5 +1,6 @@
 //! Prepared statements, and their plans for a version of the schema.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -203,6 +204,19 @@ fn not_yet(what: &str) -> SqlError {
 /// A column of text in the result of a statement that the session executes itself, such as `SHOW`.
 pub(crate) fn text_column(name: &str) -> OutputColumn {
     OutputColumn { name: name.to_owned(), sql_type: SqlType::Text, origin: None }
+}
+
+/// Checks that the columns of a view differ. `names` are those that its definition gives to the first columns.
+pub(crate) fn check_view(names: &[String], columns: &[OutputColumn]) -> Result<(), SqlError> {
+    let mut seen = HashSet::new();
+    for (number, column) in columns.iter().enumerate() {
+        let name = names.get(number).unwrap_or(&column.name);
+        if !seen.insert(name) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(sqlstate::DUPLICATE_COLUMN, message));
+        }
+    }
+    Ok(())
 }
 
 /// The columns of COPY: their numbers in the table, names and types.

@@ -44,6 +44,3 @@ pub use jsonb::{as_text as json_text, member as json_member, normalize as normal
 pub use numeric::Numeric;
 pub use types::{LENGTH_MAX, PRECISION_MAX, SqlType};
 pub use value::{Array, Interval, Value};
-
-#[cfg(test)]
-mod tests;

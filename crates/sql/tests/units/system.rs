@@ -6,9 +6,9 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
 use super::ddl::schema;
-use crate::schema::Schema;
-use crate::system::{self, Context, SystemTable};
-use crate::{SqlError, SqlType, Value};
+use sql::schema::Schema;
+use sql::system::{self, Context, SystemTable};
+use sql::{SqlError, SqlType, Value};
 
 const TEST_DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../query/tests");
 

@@ -5,14 +5,14 @@ use bytes::Bytes;
 
 use super::ddl::{change, schema};
 use super::direct::{Database, Sequences};
-use crate::ddl::{apply, begin_job, cancel_job, finish_job, truncate};
-use crate::ids::TableId;
-use crate::keys::prefix_range;
-use crate::parse::parse_one;
-use crate::rows::{TableRows, fill_index, fill_primary_key};
-use crate::schema::{Builder, Garbage, IndexState, Schema, Work};
-use crate::statement::Statement;
-use crate::{Environment, SqlError, SqlType};
+use sql::ddl::{apply, begin_job, cancel_job, finish_job, truncate};
+use sql::ids::TableId;
+use sql::keys::prefix_range;
+use sql::parse::parse_one;
+use sql::rows::{TableRows, fill_index, fill_primary_key};
+use sql::schema::{Builder, Garbage, IndexState, Schema, Work};
+use sql::statement::Statement;
+use sql::{Environment, SqlError, SqlType};
 
 const JOB: u64 = 7;
 
@@ -173,7 +173,7 @@ impl Filling {
 fn collect(db: &mut Database) {
     for garbage in db.schema.garbage().to_vec() {
         let Garbage::Prefix(id) = garbage else { continue };
-        let range = prefix_range(&crate::keys::of_id(id));
+        let range = prefix_range(&sql::keys::of_id(id));
         db.rows.retain(|key, _| !range.contains(key));
     }
     let mut builder = Builder::new(&db.schema);

@@ -18,7 +18,7 @@ use sql::schema::Schema;
 use sql::statement::Statement;
 use sql::{Environment, SqlError, Supply, Value};
 
-use crate::{Engine, Limits, Planner, QueryError, Source, SourceError};
+use query::{Engine, Limits, Planner, QueryError, Source, SourceError};
 
 /// 2024-05-06 07:08:09 UTC.
 const NOW: i64 = 768_294_489_000_000;
@@ -35,6 +35,10 @@ impl Source for Store {
         let pages: Vec<Page> = reads.iter().map(|read| self.page(read)).collect();
         *self.read.lock().unwrap() += pages.iter().map(|page| page.rows.len()).sum::<usize>();
         async move { Ok(pages) }.boxed()
+    }
+
+    fn may_read_ahead(&self) -> bool {
+        true
     }
 }
 

@@ -4,15 +4,15 @@ use base::SplitMix64;
 use bytes::Bytes;
 
 use super::ddl::{change, schema};
-use crate::ddl::{Work, apply, publish_primary_key};
-use crate::direct::{Command, Outcome, Page, Plan, Read, Step, insert_rows, prepare, prepare_scan};
-use crate::ids::SequenceId;
-use crate::keys::{KeyReader, prefix_range};
-use crate::parse::parse_one;
-use crate::rows::{StoredRow, TableRows, Write, fill_index, fill_primary_key};
-use crate::schema::Schema;
-use crate::statement::Statement;
-use crate::{Environment, SqlError, SqlType, Supply, Value};
+use sql::ddl::{Work, apply, publish_primary_key};
+use sql::direct::{Command, Outcome, Page, Plan, Read, Step, insert_rows, prepare, prepare_scan};
+use sql::ids::SequenceId;
+use sql::keys::{KeyReader, prefix_range};
+use sql::parse::parse_one;
+use sql::rows::{StoredRow, TableRows, Write, fill_index, fill_primary_key};
+use sql::schema::{IndexState, Schema};
+use sql::statement::Statement;
+use sql::{Environment, SqlError, SqlType, Supply, Value};
 
 /// A store in memory, with a schema.
 #[derive(Clone)]
@@ -158,16 +158,18 @@ impl Database {
         let mut expected = BTreeMap::new();
         let mut found = BTreeMap::new();
         for table in self.schema.tables() {
-            let rows = crate::rows::TableRows::new(&self.schema, table).expect("bound");
+            let rows = sql::rows::TableRows::new(&self.schema, table).expect("bound");
             for key in self.rows.keys() {
                 let stored = self.stored(key).expect("it exists");
                 let id = KeyReader::new(key).id().expect("a key");
                 if table.indexes.iter().any(|index| index.id.0 == id) {
                     found.insert(key.clone(), self.rows[key].clone());
                 } else if let Ok(Some(row)) = rows.decode(&stored) {
-                    for (index, layout) in &rows.indexes {
-                        let entry = rows.entry(index, layout, &row).expect("an entry");
-                        assert!(expected.insert(entry.key, entry.cells.into_iter().collect()).is_none(), "unique");
+                    for index in table.indexes.iter().filter(|index| index.state != IndexState::Dropping) {
+                        let (entry, _) = fill_index(&rows, index.id, &row).expect("an entry");
+                        let Write::Put { key, cells } = entry else { panic!("{entry:?}") };
+                        let cells = cells.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+                        assert!(expected.insert(key, cells).is_none(), "unique");
                     }
                 }
             }
@@ -661,7 +663,7 @@ fn scans_filter_sort_and_aggregate() {
         assert_eq!(plan.expect("valid").map(|_| ()), None, "{text}");
     }
     let error = database.scan("SELECT id FROM t ORDER BY 3").expect_err("there is one column");
-    assert_eq!(error.sqlstate, crate::sqlstate::INVALID_COLUMN_REFERENCE);
+    assert_eq!(error.sqlstate, sql::sqlstate::INVALID_COLUMN_REFERENCE);
 }
 
 #[test]
@@ -676,9 +678,9 @@ fn changes_of_all_matching_rows() {
     database.check_indexes();
     assert_eq!(database.rows("SELECT v FROM p WHERE id = 3"), ["31"]);
     let error = database.scan("UPDATE p SET v = v * 4").expect_err("a row violates the condition");
-    assert_eq!(error.sqlstate, crate::sqlstate::CHECK_VIOLATION);
+    assert_eq!(error.sqlstate, sql::sqlstate::CHECK_VIOLATION);
     let error = database.scan("UPDATE p SET v = 7").expect_err("the values are not unique");
-    assert_eq!(error.sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    assert_eq!(error.sqlstate, sql::sqlstate::UNIQUE_VIOLATION);
     assert_eq!(database.scanned("DELETE FROM p WHERE v > 15 RETURNING id, v"), ["2|21", "3|31"]);
     assert_eq!(database.scanned("SELECT id, n FROM k"), ["1|1"]);
     database.check_indexes();
@@ -693,14 +695,14 @@ fn rows_of_copy_are_inserted_with_defaults() {
     assert_eq!(database.execute("COPY", &plan, &[]).expect("inserted").affected, 2);
     assert_eq!(database.rows("SELECT * FROM t WHERE id = 2"), ["2|7|y"]);
     let error = database.execute("COPY", &plan, &[]).expect_err("they exist");
-    assert_eq!(error.sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    assert_eq!(error.sqlstate, sql::sqlstate::UNIQUE_VIOLATION);
     database.check_indexes();
 }
 
 #[test]
 fn truncated_tables_have_new_keys() {
     let schema = schema("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE INDEX i ON p (v)");
-    let after = crate::ddl::truncate(&schema, &["p".to_owned()], false, false).expect("valid");
+    let after = sql::ddl::truncate(&schema, &["p".to_owned()], false, false).expect("valid");
     let (old, new) = (schema.table_named("p").expect("it exists"), after.table_named("p").expect("it exists"));
     assert_eq!(old.id, new.id);
     assert!(old.storage() != new.storage() && old.indexes[0].id != new.indexes[0].id);
@@ -714,11 +716,11 @@ fn truncated_tables_have_new_keys() {
 fn restarted_sequences_are_new() {
     let before = schema("CREATE TABLE t (id serial PRIMARY KEY, v int)");
     let id = |schema: &Schema| schema.sequence_named("t_id_seq").expect("it exists").id;
-    let after = crate::ddl::truncate(&before, &["t".to_owned()], false, true).expect("valid");
+    let after = sql::ddl::truncate(&before, &["t".to_owned()], false, true).expect("valid");
     assert!(id(&after) > id(&before));
     let table = after.table_named("t").expect("it exists");
     assert_eq!(table.columns[0].generated.map(|generated| generated.sequence), Some(id(&after)));
-    assert!(after.garbage().contains(&crate::schema::Garbage::Prefix(id(&before).0)));
+    assert!(after.garbage().contains(&sql::schema::Garbage::Prefix(id(&before).0)));
 }
 
 #[test]
@@ -733,12 +735,12 @@ fn primary_keys_are_updated() {
     let error = db.run("UPDATE t SET id = 2 WHERE id = 7", &[]).expect_err("it exists");
     assert_eq!(
         (error.sqlstate, error.message.as_str()),
-        (crate::sqlstate::UNIQUE_VIOLATION, "duplicate key value violates unique constraint \"t_pkey\"")
+        (sql::sqlstate::UNIQUE_VIOLATION, "duplicate key value violates unique constraint \"t_pkey\"")
     );
     // Rows take the places of others of the statement, also in unique indexes.
     assert_eq!(db.scan("UPDATE t SET id = id + 1, u = u + 10").expect("valid").affected, 3);
     assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["3|30|b", "4|40|NULL", "8|20|c"]);
-    assert_eq!(db.scan("UPDATE t SET id = 9").expect_err("one key").sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    assert_eq!(db.scan("UPDATE t SET id = 9").expect_err("one key").sqlstate, sql::sqlstate::UNIQUE_VIOLATION);
     db.check_indexes();
     // Interleaved rows do not move, and need a parent.
     db.affected("INSERT INTO k VALUES (3, 1), (4, 1)");
@@ -899,7 +901,7 @@ fn conflicting_row_that_is_deleted_meanwhile_is_a_conflict() {
     db.affected("DELETE FROM t WHERE id = 1");
     let pages = reads.iter().map(|read| db.read(read)).collect();
     let error = execution.advance(pages, &mut environment).expect_err("the row is missing");
-    assert_eq!(error.sqlstate, crate::sqlstate::SERIALIZATION_FAILURE);
+    assert_eq!(error.sqlstate, sql::sqlstate::SERIALIZATION_FAILURE);
     assert_eq!(db.affected(text), 1);
     assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["2|ann|2"]);
 }

@@ -1,9 +1,9 @@
-use crate::ddl::{Work, apply, publish_index, publish_primary_key};
-use crate::ids::TableId;
-use crate::parse::parse;
-use crate::schema::{Garbage, IndexState, Schema, Table};
-use crate::statement::Statement;
-use crate::{SqlError, SqlType};
+use sql::ddl::{Work, apply, publish_index, publish_primary_key};
+use sql::ids::TableId;
+use sql::parse::parse;
+use sql::schema::{Garbage, IndexState, Schema, Table};
+use sql::statement::Statement;
+use sql::{SqlError, SqlType};
 
 /// Applies definitions one after another, and completes their work.
 pub(crate) fn schema(text: &str) -> Schema {
@@ -69,7 +69,7 @@ fn primary_key_added_later() {
     let before = table(&first, "pgbench_branches");
     assert_eq!((before.columns.len(), before.visible_columns().count()), (4, 3));
     let Ok(Statement::Definition(definition)) =
-        crate::parse::parse_one("alter table pgbench_branches add primary key (bid)")
+        sql::parse::parse_one("alter table pgbench_branches add primary key (bid)")
     else {
         panic!("a definition")
     };
@@ -182,8 +182,8 @@ fn rows_of_dropped_interleaved_tables_are_found() {
          CREATE TABLE c (i int, t text, n int, PRIMARY KEY (i, t, n)) INTERLEAVE IN PARENT b;
          CREATE TABLE d (i int, n int, PRIMARY KEY (i, n)) INTERLEAVE IN PARENT a",
     );
-    let key = |name: &str, values: &[crate::Value]| before.row_layout(table(&before, name)).key(values).expect("a key");
-    let (one, text) = (crate::Value::Int4(1), crate::Value::Text("x".to_owned()));
+    let key = |name: &str, values: &[sql::Value]| before.row_layout(table(&before, name)).key(values).expect("a key");
+    let (one, text) = (sql::Value::Int4(1), sql::Value::Text("x".to_owned()));
     let keys = [
         key("a", std::slice::from_ref(&one)),
         key("b", &[one.clone(), text.clone()]),

@@ -1,7 +1,5 @@
 //! The log service over a real socket, in front of an in-memory node.
 
-mod served;
-
 use std::time::Duration;
 
 use api::common::error::Kind;
@@ -9,11 +7,12 @@ use api::log::log_client::LogClient;
 use api::log::log_entry::Content;
 use api::log::{self as message, AppendStreamRequest, StreamedAppend, append_answer};
 use bytes::Bytes;
-use served::Served;
 use sharedlog::validate::{COORDINATION_LOG, TRANSLATION_SERVER_KEY};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
+
+use crate::served::Served;
 
 /// Timeout of any operation.
 const PATIENCE: Duration = Duration::from_secs(5);

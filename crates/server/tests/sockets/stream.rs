@@ -1,7 +1,5 @@
 //! Streams of the columns service over a real socket, in front of an in-memory node.
 
-mod served;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,12 +8,13 @@ use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request;
 use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest};
 use api::common::error::Kind;
-use served::{Served, get, put};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
+
+use crate::served::{Served, get, put};
 
 /// Timeout of any operation.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 use base::SplitMix64;
 
-use crate::parse::{parse, parse_expression, parse_one};
-use crate::schema::GeneratedKind;
-use crate::statement::{AlterTable, AsOf, Constraint, CopySource, Definition, Modes, Statement};
-use crate::{SqlError, SqlType};
+use sql::parse::{parse, parse_expression, parse_one};
+use sql::schema::GeneratedKind;
+use sql::statement::{AlterTable, AsOf, Constraint, CopySource, Definition, Modes, Statement};
+use sql::{SqlError, SqlType};
 
 fn error(text: &str) -> SqlError {
     parse(text).expect_err(text)

@@ -4,12 +4,12 @@ use std::ops::Bound;
 use base::SplitMix64;
 
 use super::values::{is_same, random_value};
-use crate::ids::{ColumnId, IndexId, TableId};
-use crate::keys::{
+use sql::ids::{ColumnId, IndexId, TableId};
+use sql::keys::{
     Direction, IndexLayout, KeyColumn, KeyReader, RowLayout, bounded_range, descendants, directory, is_key_type,
     prefix_range, write_value,
 };
-use crate::{SqlType, Value, cells};
+use sql::{SqlType, Value, cells};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Ascending, Direction::Descending];
 

@@ -1,3 +1,5 @@
+//! Statements on rows in memory, and the parts that they use.
+
 mod ddl;
 mod direct;
 mod jobs;

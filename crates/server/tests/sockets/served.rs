@@ -1,8 +1,5 @@
 //! A server in front of an in-memory node.
 
-// Each test binary uses a part of this module.
-#![allow(dead_code)]
-
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,12 +1,9 @@
 //! The gRPC server over a real socket, in front of an in-memory node.
 
-mod served;
-
 use std::time::Duration;
 
 use api::columns as message;
 use api::common::error::Kind;
-use served::{Served, get, put};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
@@ -16,6 +13,8 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
+
+use crate::served::{Served, get, put};
 
 #[tokio::test]
 async fn put_and_get_with_version() {

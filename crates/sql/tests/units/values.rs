@@ -1,8 +1,8 @@
 use base::SplitMix64;
 use bytes::Bytes;
 
-use crate::cast::{Context, cast};
-use crate::{Array, Interval, Numeric, SqlError, SqlType, Value};
+use sql::cast::{Context, cast};
+use sql::{Array, Interval, Numeric, SqlError, SqlType, Value};
 
 /// Reads and prints.
 fn round(what: &SqlType, text: &str) -> String {
@@ -287,7 +287,7 @@ fn casts_round_and_check_ranges() {
         Ok(Some("1.0".into()))
     );
     assert_eq!(state(cast(Value::Int4(100), SqlType::Numeric(Some((3, 1))))), "22003");
-    let explicit = super::super::cast::cast(Value::Text("abcd".into()), &SqlType::Varchar(Some(3)), Context::Explicit);
+    let explicit = sql::cast::cast(Value::Text("abcd".into()), &SqlType::Varchar(Some(3)), Context::Explicit);
     assert_eq!(explicit, Ok(Value::Text("abc".into())));
 }
 
@@ -326,7 +326,7 @@ fn long_jsonb_is_refused() {
 
 #[test]
 fn intervals_are_multiplied_and_divided() {
-    use crate::operators::{Arithmetic, apply};
+    use sql::operators::{Arithmetic, apply};
     let scaled = |text: &str, operator, factor| {
         let interval = SqlType::Interval.parse(text).expect("an interval");
         apply(operator, &interval, &Value::Float8(factor)).map(|value| value.to_text().expect("not NULL"))
