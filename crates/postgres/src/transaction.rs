@@ -110,11 +110,6 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Whether it reads a snapshot, without locks.
-    pub(crate) fn is_snapshot(&self) -> bool {
-        matches!(self.source, Source::Snapshot(_))
-    }
-
     pub(crate) async fn read_rows(&self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
         if let [read] = &reads[..] {
             return Ok(vec![read_one(&self.source, &self.table, read, self.beneath(read)).await?]);

@@ -44,9 +44,4 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 pub trait Source: Debug + Send + Sync {
     /// Reads rows: the results in the order of the reads.
     fn read(&self, reads: Vec<Read>) -> BoxFuture<'static, Result<Vec<Page>, SourceError>>;
-
-    /// Whether reads have no effect on other transactions, so that a scan may read a page before it needs it.
-    fn may_read_ahead(&self) -> bool {
-        false
-    }
 }

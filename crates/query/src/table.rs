@@ -9,7 +9,6 @@ use bytes::Bytes;
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Column, Result};
 use datafusion::execution::TaskContext;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
@@ -21,16 +20,16 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties, SendableRecordBatchStream,
 };
 use futures::stream;
-use sql::direct::{Page, Read};
+use sql::direct::Read;
 use sql::keys::{KeyColumn, KeyRange, bounded_range, is_key_type};
 use sql::rows::{TableRows, Wanted};
 use sql::schema::{Index, IndexState, KeyPart, Table};
 use sql::{SqlError, SqlType, Value, cells};
 
-use crate::error::{from_source, internal, wrap};
+use crate::Source;
+use crate::error::{from_source, wrap};
 use crate::operators::literal;
 use crate::values::{field, stored_column};
-use crate::{Source, SourceError};
 
 /// Rows of the first page of a scan, and of all further ones.
 const FIRST_PAGE_ROWS: usize = 256;
@@ -404,7 +403,6 @@ impl ExecutionPlan for Scan {
             left: self.limit.unwrap_or(usize::MAX),
             page: FIRST_PAGE_ROWS,
             work: Work::of(&self.access),
-            ahead: None,
             baseline: BaselineMetrics::new(&self.metrics, partition),
             rows_read: MetricBuilder::new(&self.metrics).counter("rows_read", partition),
             reads: MetricBuilder::new(&self.metrics).counter("reads", partition),
@@ -453,8 +451,6 @@ struct Reader {
     left: usize,
     page: usize,
     work: Work,
-    /// The next page of a range.
-    ahead: Option<SpawnedTask<std::result::Result<Vec<Page>, SourceError>>>,
     baseline: BaselineMetrics,
     rows_read: Count,
     reads: Count,
@@ -503,8 +499,6 @@ impl Reader {
     /// The next rows of the store.
     async fn read(&mut self) -> Result<Option<Vec<sql::rows::StoredRow>>> {
         let page = self.page.min(self.left.max(1));
-        // Queries that end early seldom need a page of this size.
-        let is_long = page == PAGE_ROWS && self.left == usize::MAX;
         self.page = PAGE_ROWS;
         let reads = match &mut self.work {
             Work::Points(keys) => {
@@ -524,11 +518,7 @@ impl Reader {
             },
         };
         self.reads.add(reads.len());
-        let pages = match self.ahead.take() {
-            Some(ahead) => ahead.join().await.map_err(|_| wrap(internal("a read was interrupted".to_owned())))?,
-            None => self.source.read(reads).await,
-        };
-        let pages = pages.map_err(from_source)?;
+        let pages = self.source.read(reads).await.map_err(from_source)?;
         match &mut self.work {
             Work::Points(_) => {}
             Work::Ranges(ranges) => {
@@ -538,10 +528,6 @@ impl Reader {
                     _ => {
                         ranges.pop();
                     }
-                }
-                if let Some(range) = ranges.last().filter(|_| is_long && self.source.may_read_ahead()) {
-                    let read = Read::range(range.clone(), PAGE_ROWS, self.columns.cells());
-                    self.ahead = Some(SpawnedTask::spawn(self.source.read(vec![read])));
                 }
             }
             Work::Index(index, range) => {

@@ -39,10 +39,6 @@ impl Source for Reader {
         let reader = self.clone();
         async move { reader.read_rows(reads).await.map_err(|failure| Box::new(failure) as SourceError) }.boxed()
     }
-
-    fn may_read_ahead(&self) -> bool {
-        self.is_snapshot()
-    }
 }
 
 fn failure(error: QueryError) -> Failure {

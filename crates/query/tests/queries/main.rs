@@ -36,10 +36,6 @@ impl Source for Store {
         *self.read.lock().unwrap() += pages.iter().map(|page| page.rows.len()).sum::<usize>();
         async move { Ok(pages) }.boxed()
     }
-
-    fn may_read_ahead(&self) -> bool {
-        true
-    }
 }
 
 impl Store {
