@@ -48,7 +48,6 @@ impl ByteBudget {
         Self(Arc::new(Account { limit: share, parent: Some(self.clone()), ..Account::default() }))
     }
 
-    /// Bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::SeqCst)
@@ -137,7 +136,6 @@ impl Account {
 }
 
 impl Reservation {
-    /// The reserved bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -13,7 +13,6 @@ pub use wire::{AtMost, Framed, OrZero, Present, Size32, Size64, Text, Wire, Wire
 
 use crate::{Epoch, Lsn, Sequence};
 
-/// Why decoding failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside a field.
@@ -33,10 +32,7 @@ pub enum DecodeError {
     },
     /// The value of a field is out of range.
     #[error("invalid {what}")]
-    Invalid {
-        /// The field.
-        what: &'static str,
-    },
+    Invalid { what: &'static str },
     /// Bytes remain after the last field.
     #[error("{0} trailing bytes")]
     TrailingBytes(usize),
@@ -49,7 +45,6 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty writer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -61,7 +56,6 @@ impl Writer {
         Self { buffer: BytesMut::with_capacity(capacity) }
     }
 
-    /// One byte.
     pub fn u8(&mut self, value: u8) {
         self.buffer.put_u8(value);
     }
@@ -71,12 +65,10 @@ impl Writer {
         self.buffer.put_u8(u8::from(value));
     }
 
-    /// Four bytes.
     pub fn u32(&mut self, value: u32) {
         self.buffer.put_u32_le(value);
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.buffer.put_u64_le(value);
     }
@@ -86,7 +78,6 @@ impl Writer {
         self.buffer.put_i64_le(value);
     }
 
-    /// Sixteen bytes.
     pub fn u128(&mut self, value: u128) {
         self.buffer.put_u128_le(value);
     }

@@ -17,7 +17,6 @@ use crate::{Duration, Monotonic};
 /// The policy: how long a target may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorConfig {
-    /// The initial timeout.
     pub timeout: Duration,
     /// Maximum doublings of the timeout.
     pub doublings_max: u32,
@@ -42,7 +41,6 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Doubles the delay.
     pub fn double(&mut self, config: &DetectorConfig, now: Monotonic) {
         let doublings = self.doublings(config, now).saturating_add(1).min(config.doublings_max);
         *self = Self { doublings, doubled_at: now };
@@ -184,14 +182,12 @@ impl AwakeClock {
         Self { step, time: Monotonic(0), last: None }
     }
 
-    /// Records an event.
     pub fn event(&mut self, now: Monotonic) {
         let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.time = self.time + Duration(passed.0.min(self.step.0));
         self.last = Some(now);
     }
 
-    /// The current reading.
     #[must_use]
     pub const fn time(&self) -> Monotonic {
         self.time

@@ -28,7 +28,6 @@ impl fmt::Display for Epoch {
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// The next index.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)

@@ -101,7 +101,6 @@ impl Membership {
         &self.learners
     }
 
-    /// Voters and learners.
     pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
         self.voters.iter().chain(&self.learners).copied()
     }
@@ -209,7 +208,6 @@ impl Membership {
         Self { plan: self.plan, voters: all(&self.voters), learners: all(&self.learners) }
     }
 
-    /// Encoded bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         16 + (self.voters.len() + self.learners.len()) * Member::ENCODED_BYTES

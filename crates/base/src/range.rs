@@ -48,7 +48,6 @@ impl KeyRange {
         other.start >= self.start && ends_within
     }
 
-    /// Every key.
     #[must_use]
     pub fn all() -> Self {
         Self::default()

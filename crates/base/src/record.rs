@@ -8,7 +8,6 @@ use crate::{CohortId, Lsn, Sequence, SharedMembership, Timestamp};
 /// logs with the same LSN have the same prefix (guarantee 1).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Identifies the entry.
     pub lsn: Lsn,
     /// The LSN of the entry before it.
     pub previous: Lsn,
@@ -39,7 +38,6 @@ pub enum LogRecord {
 pub struct Record {
     /// The cohort of the record.
     pub cohort: CohortId,
-    /// The content.
     pub body: LogRecord,
 }
 

@@ -36,14 +36,12 @@ impl StartHistory {
     /// a disk that was not rolled back.
     pub const STARTS_MAX: usize = 32;
 
-    /// Adds a start.
     pub fn add(&mut self, nonce: u64) {
         self.boot = Boot(self.boot.0 + 1);
         self.nonces.insert(0, nonce);
         self.nonces.truncate(Self::STARTS_MAX);
     }
 
-    /// The newest start.
     #[must_use]
     pub fn newest(&self) -> ProcessStart {
         ProcessStart { boot: self.boot, nonce: self.nonces.first().copied().unwrap_or_default() }

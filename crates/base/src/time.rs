@@ -66,7 +66,6 @@ impl Interval {
 crate::wire! { newtype Monotonic, Duration, Timestamp }
 
 impl Duration {
-    /// The empty duration.
     pub const ZERO: Self = Self(0);
 
     /// A duration of milliseconds.

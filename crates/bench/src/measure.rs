@@ -64,7 +64,6 @@ pub(crate) struct Point {
 /// The load offered by an open loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Offer {
-    /// Operations per second.
     pub(crate) rate: f64,
     pub(crate) pacing: Pacing,
 }

@@ -22,7 +22,6 @@ pub(crate) fn uncertainty(text: &str) -> Result<Duration, String> {
     micros.map_or_else(|| terminal::duration(text), |micros| Ok(Duration::from_micros(micros)))
 }
 
-/// Operations per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let invalid = || "not a number of operations per second from 0.1 to 1000000".to_owned();
     text.parse().ok().filter(|rate| (0.1..=1_000_000.0).contains(rate)).ok_or_else(invalid)

@@ -19,7 +19,6 @@ pub(crate) use latency::{Measured, PlotPoint, latency};
 pub(crate) use lines::{lines, lines_by_size};
 pub(crate) use strip::{Strip, strip};
 
-/// Size in pixels.
 const SIZE: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
 /// Colors that are distinguishable with color vision deficiency (Okabe and Ito); a ninth curve reuses the first.

@@ -50,20 +50,14 @@ const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOG.0 + 1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A table was created: the members of its ranges start their replicas.
-    TableCreated {
-        /// The table's name.
-        name: String,
-    },
+    TableCreated { name: String },
     /// A table or log is being dropped: the catalog's leader makes each of its cohorts commit the drop.
     DropBegun {
         /// The id of the table or log: the cohort of its first range or unit.
         id: CohortId,
     },
     /// A table was removed: nodes delete its replicas, and clients that wait for the drop are answered.
-    TableDropped {
-        /// The table's id.
-        table: CohortId,
-    },
+    TableDropped { table: CohortId },
     /// A log was removed: nodes delete its units, and clients that wait for the drop are answered.
     LogDropped {
         /// The log's id: the cohort of its first unit.
@@ -86,15 +80,9 @@ pub enum Change {
     /// A range reached its planned placement: former members delete their replicas.
     MoveEnded,
     /// A range has another configuration, which its replicas must receive.
-    Configured {
-        /// The range's cohort.
-        cohort: CohortId,
-    },
+    Configured { cohort: CohortId },
     /// A log was created, or its projection or set of units changed.
-    LogProjected {
-        /// The log's id.
-        log: LogId,
-    },
+    LogProjected { log: LogId },
 }
 
 /// Metadata of a cluster: tables, nodes and shared logs.

@@ -18,88 +18,67 @@ use crate::options::{Replication, TableOptions};
 pub enum CatalogCommand {
     /// Create a table unless it exists.
     CreateTable {
-        /// The table's name.
         name: String,
         /// The keys at which one range ends and the next begins.
         split_at: Vec<Bytes>,
-        /// Its options.
         options: TableOptions,
     },
     /// Begin to split a range of a table. The range's cohort commits the split next.
     BeginSplit {
-        /// The table's name.
         name: String,
         /// The key at which the new range begins.
         key: Bytes,
     },
     /// End a split: the range's cohort has committed it, and the map shows both ranges.
     EndSplit {
-        /// The table's name.
         name: String,
         /// The new range's cohort.
         child: CohortId,
     },
     /// Begin to drop a table: clients no longer find it. Its cohorts commit the drop next.
     BeginDrop {
-        /// The table's name.
         name: String,
         /// End the drop without the cohorts that cannot be reached.
         force: bool,
     },
     /// End a drop: all cohorts of the table have committed it, and the record is removed.
     EndDrop {
-        /// The table's name.
         name: String,
         /// The table's id, which is the cohort of its first range: the name may have been reused.
         table: CohortId,
     },
     /// Plan to move a range's replicas to these nodes.
     BeginMove {
-        /// The range's cohort.
         cohort: CohortId,
-        /// The new members.
         nodes: Vec<NodeId>,
         /// Allow fewer replicas than the table should have.
         force: bool,
     },
     /// End a move: the cohort has carried out the plan.
     EndMove {
-        /// The range's cohort.
         cohort: CohortId,
         /// The number of the completed plan; ignored if a newer plan exists.
         plan: u64,
     },
     /// Replace the configuration of a range under primary/backup replication, if its version is the next one.
-    Configure {
-        /// The range's cohort.
-        cohort: CohortId,
-        /// The wanted configuration.
-        configuration: Configuration,
-    },
+    Configure { cohort: CohortId, configuration: Configuration },
     /// Continue a range under primary/backup replication with the replica of one node alone, although acknowledged
     /// updates may be lost. The other replicas are deleted.
     DeclareLoss {
         /// The name of its table, as a confirmation.
         table: String,
-        /// The range's cohort.
         cohort: CohortId,
         /// The node of the replica.
         node: NodeId,
     },
     /// Set the size of a virtual disk, which only grows.
-    ResizeDisk {
-        /// The disk's name.
-        name: String,
-        /// The new size.
-        bytes: u64,
-    },
+    ResizeDisk { name: String, bytes: u64 },
     /// Register the cluster's first nodes, or update their addresses.
     RegisterNodes { nodes: Vec<NodeRecord> },
     /// Add a node to the cluster.
     AddNode { node: NodeRecord },
     /// Create a shared log unless it exists.
     CreateLog {
-        /// The log's name.
         name: String,
         /// The number of chains over which its positions are striped; 0: one.
         stripes: u32,
@@ -119,14 +98,12 @@ pub enum CatalogCommand {
     ForgetSpares { log: LogId, units: Vec<UnitId> },
     /// Begin to drop a log: clients no longer find it. Its units are sealed next.
     BeginLogDrop {
-        /// The log's name.
         name: String,
         /// End the drop without the units that cannot be reached.
         force: bool,
     },
     /// End the drop of a log: its units are sealed, and the record is removed.
     EndLogDrop {
-        /// The log's name.
         name: String,
         /// The log's id: the name may have been reused.
         log: LogId,

@@ -36,7 +36,6 @@ pub enum CatalogRequest {
 /// A successful response of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CatalogResponse {
-    /// The table exists.
     TableCreated {
         /// Whether it existed before the request.
         existed: bool,
@@ -163,11 +162,9 @@ pub struct TableDescription {
     pub disk_bytes: u64,
 }
 
-/// A virtual disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DiskDescription {
     pub name: String,
-    /// Its size.
     pub bytes: u64,
     /// The number of stripes: the ranges of its table.
     pub stripes: u32,

@@ -95,7 +95,6 @@ pub struct Ask<Q> {
     /// For reads that any replica may answer: the position where the read begins. Such reads are distributed over all
     /// nodes.
     pub anywhere: Option<ScanStart>,
-    /// The request itself.
     pub request: Q,
 }
 
@@ -104,7 +103,6 @@ pub struct Ask<Q> {
 pub enum Sent<Q> {
     /// Opens a session in the range that contains the key.
     OpenSession { table: String, key: Bytes },
-    /// A caller's request.
     Request {
         request: Q,
         /// The stamp of a write.
@@ -129,12 +127,7 @@ pub enum NodeResponse<A> {
     /// The response to [`Sent::Request`].
     Of(A),
     /// The response to [`Sent::Request`], with the state it was read from.
-    Shown {
-        /// The response.
-        answer: A,
-        /// The state.
-        shown: Shown,
-    },
+    Shown { answer: A, shown: Shown },
 }
 
 /// An action for the driver.
@@ -147,13 +140,11 @@ pub enum Action<Q, A> {
     /// Send a request over an open connection, and report [`answered`](crate::Client::answered), unless the connection
     /// breaks.
     Send {
-        /// The connection.
         link: Link,
         /// Identifies the attempt in its response.
         attempt: AttemptId,
         /// The timeout for the node.
         time: Duration,
-        /// The request.
         sent: Sent<Q>,
     },
     /// Report the outcome to the caller.

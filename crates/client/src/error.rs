@@ -13,7 +13,6 @@ pub enum Error {
     Refused {
         /// The first column with an unmet condition (its first 256 bytes).
         column: Bytes,
-        /// The expected version.
         expected: Version,
         /// The actual version; [`Version::ABSENT`] if the column is absent.
         actual: Version,
@@ -46,7 +45,6 @@ pub enum Error {
     CommitUnknown {
         /// Why it is unknown.
         reason: String,
-        /// Identifies the transaction.
         transaction: Box<TransactionId>,
     },
 }

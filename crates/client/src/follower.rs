@@ -24,7 +24,6 @@ pub struct Follower {
 /// The relation of a received entry to the delivered ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryOrder {
-    /// The next entry.
     Next,
     /// An entry that was delivered before.
     Duplicate,

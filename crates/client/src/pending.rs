@@ -57,7 +57,6 @@ impl PendingWrites {
         self.0.len()
     }
 
-    /// Whether nothing changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -9,7 +9,6 @@ use bytes::Bytes;
 /// The position in a table's key order at which a read begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanStart {
-    /// At this key.
     At(Bytes),
     /// Immediately below this exclusive end; none is above every key.
     Below(Option<Bytes>),
@@ -28,14 +27,12 @@ impl ScanStart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CohortLsn {
     pub cohort: CohortId,
-    /// The entry.
     pub lsn: Lsn,
 }
 
 /// The state that a response was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Its last entry.
     pub place: CohortLsn,
     /// The keys that the cohort owned in this state.
     pub range: KeyRange,

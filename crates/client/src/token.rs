@@ -24,10 +24,7 @@ pub struct TimelineToken(pub(crate) SeenStates);
 pub enum TokenError {
     /// It is larger than [`TOKEN_BYTES_MAX`].
     #[error("{bytes} bytes exceed the limit of {TOKEN_BYTES_MAX}")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// It was damaged, for example cut short.
     #[error("the checksum does not match")]
     Checksum,

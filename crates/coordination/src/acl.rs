@@ -53,7 +53,6 @@ pub struct Acl {
 pub type AclList = Arc<[Acl]>;
 
 impl Id {
-    /// An identity.
     #[must_use]
     pub fn new(scheme: &str, id: &str) -> Self {
         Self { scheme: scheme.into(), id: id.into() }
@@ -79,7 +78,6 @@ impl Id {
         }
     }
 
-    /// The wire format.
     #[must_use]
     pub fn record(&self) -> IdRecord<'_> {
         IdRecord { scheme: Some(&self.scheme), id: Some(&self.id) }
@@ -108,7 +106,6 @@ impl Acl {
         size_of::<Self>() + self.id.scheme.len() + self.id.id.len()
     }
 
-    /// The wire format.
     #[must_use]
     pub fn record(&self) -> AclRecord<'_> {
         AclRecord { perms: self.perms, id: self.id.record() }

@@ -46,7 +46,6 @@ number! {
 }
 
 impl Position {
-    /// The next one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -56,7 +55,6 @@ impl Position {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A server joins.
     Join {
         /// Random, unique to this process: the server recognizes its own entry by it.
         nonce: u128,
@@ -84,7 +82,6 @@ pub struct Batch {
 pub enum Item {
     /// Opens a session. The state assigns its id.
     Open {
-        /// The negotiated timeout.
         timeout_ms: u32,
         /// Generated randomly by the server.
         password: Password,
@@ -103,17 +100,12 @@ pub enum Item {
         stamp: Stamp,
         /// Index into the batch's identities.
         identities: u32,
-        /// The operation code.
         op: i32,
         /// The operation's record, as the client sent it.
         body: Bytes,
     },
     /// The client has sent a frame since the last touch.
-    Touch {
-        session: SessionId,
-        /// Its connection.
-        epoch: MoveEpoch,
-    },
+    Touch { session: SessionId, epoch: MoveEpoch },
     /// Ends a session, unless it was touched after this (guarantee 21).
     Expire {
         session: SessionId,
@@ -139,7 +131,6 @@ pub enum Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub session: SessionId,
-    /// Its connection.
     pub epoch: MoveEpoch,
     /// Counts the requests of the connection from 1, without gaps.
     pub sequence: u64,

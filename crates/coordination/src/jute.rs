@@ -53,7 +53,6 @@ pub enum DecodeError {
     /// The value of a field is out of range.
     #[error("invalid {what} {value}")]
     Invalid {
-        /// The field.
         what: &'static str,
         /// The value that was read.
         value: i32,
@@ -79,7 +78,6 @@ pub trait Record<'a>: Sized {
     /// When the input is too short, or a field is invalid.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
-    /// Writes the value.
     fn encode(&self, writer: &mut Writer);
 }
 
@@ -126,7 +124,6 @@ impl<'a> Reader<'a> {
         Self { input }
     }
 
-    /// The remaining input.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.input
@@ -171,7 +168,6 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// An empty writer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -226,7 +222,6 @@ impl Writer {
         self.is_over_limit
     }
 
-    /// Writes encoded bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         if bytes.len() > self.limit - self.buffer.len() {
             self.is_over_limit = true;
@@ -243,7 +238,6 @@ impl Writer {
         }
     }
 
-    /// Writes a vector.
     pub fn sequence<'a, T: Record<'a>>(&mut self, items: impl ExactSizeIterator<Item = T>) {
         self.length(items.len());
         items.for_each(|item| item.encode(self));
@@ -330,7 +324,6 @@ impl<'a, T> Sequence<'a, T> {
         Self(Items::Given(items))
     }
 
-    /// Number of values.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {

@@ -30,13 +30,11 @@ pub(crate) const MS: Time = 1_000_000;
 
 /// The network between clients and servers.
 pub trait Network {
-    /// True time.
     fn time(&self) -> Time;
     /// Connects a client to a server, which may be down.
     fn dial(&mut self, client: usize) -> ConnectionId;
     /// Sends a frame, including its length.
     fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes);
-    /// Closes a connection.
     fn hang_up(&mut self, connection: ConnectionId);
 }
 
@@ -51,7 +49,6 @@ pub struct Clients {
     has_linearizable_reads: bool,
     /// Requests stop; only pings are sent.
     is_quiet: bool,
-    /// The invariants.
     pub checks: Checks,
 }
 

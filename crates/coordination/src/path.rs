@@ -2,7 +2,6 @@
 
 use crate::ErrorCode;
 
-/// The root's path.
 pub const ROOT: &str = "/";
 /// Nodes that every tree has and that cannot be deleted.
 pub const SPECIAL: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];

@@ -105,7 +105,6 @@ pub enum Event {
     },
     /// A client has sent a frame.
     Frame {
-        /// The client's connection.
         connection: ConnectionId,
         /// The frame, without its length.
         frame: Bytes,
@@ -121,7 +120,6 @@ pub enum Event {
     Appended {
         /// The append's number in [`Action::Append`].
         append: AppendId,
-        /// The entry's position.
         position: Position,
     },
     /// An append has failed; the entry may or may not be in the log. The server retries it.
@@ -174,9 +172,7 @@ pub enum Event {
 /// Output of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a frame.
     Send {
-        /// The receiver's connection.
         connection: ConnectionId,
         /// The frame, including its length.
         frame: Bytes,
@@ -214,7 +210,6 @@ pub enum Action {
         /// Whether it is the last.
         is_last: bool,
     },
-    /// Trim the log.
     Trim {
         /// The first position that is still needed.
         below: Position,
@@ -226,7 +221,6 @@ pub enum Action {
 pub struct ClientStatus {
     /// The number that the driver gave to the connection.
     pub connection: ConnectionId,
-    /// The remote address.
     pub address: IpAddr,
     /// The session; none before the connect request is answered.
     pub session: Option<SessionId>,
@@ -334,7 +328,6 @@ impl Server {
         server
     }
 
-    /// The replicated state.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.state
@@ -394,7 +387,6 @@ impl Server {
         self.connections.get(&connection).is_none_or(|client| !client.is_stale(now))
     }
 
-    /// Processes an event.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.now = now;
         match event {

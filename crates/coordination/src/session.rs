@@ -5,12 +5,10 @@ use base::codec::{DecodeError, Reader, Writer};
 use crate::entry::{MoveEpoch, Position, ServerId, SessionId, password};
 use crate::jute::Password;
 
-/// A client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Required to move the session to another connection.
     pub password: Password,
-    /// The negotiated timeout.
     pub timeout_ms: u32,
     /// The server of its current or last connection.
     pub server: ServerId,

@@ -30,7 +30,6 @@ pub struct State {
     tree: Tree,
     sessions: BTreeMap<SessionId, Session>,
     servers: Servers,
-    /// The last transaction.
     zxid: i64,
     /// Sessions opened so far.
     opened: u64,
@@ -64,7 +63,6 @@ pub struct Applied {
 /// The result of an item.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// No reply.
     #[default]
     Nothing,
     /// A session was opened or moved.
@@ -89,7 +87,6 @@ impl State {
         &self.tree
     }
 
-    /// The last transaction.
     #[must_use]
     pub const fn zxid(&self) -> i64 {
         self.zxid

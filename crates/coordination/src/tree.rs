@@ -51,7 +51,6 @@ pub struct Author<'a> {
 pub struct TreeEvent {
     /// The kind of change.
     pub kind: EventType,
-    /// The changed node.
     pub path: Box<str>,
     /// The node's ACL: only clients with read permission are notified.
     pub acl: AclList,

@@ -28,7 +28,6 @@ pub enum WatchTarget {
 pub enum Mode {
     /// Removed when it fires.
     Standard,
-    /// Removed on request.
     Persistent,
     /// Removed on request; includes all descendants.
     Recursive,

@@ -36,7 +36,6 @@ struct Outcome {
     trace: u64,
 }
 
-/// A scheduled event.
 #[derive(Debug)]
 enum Happening {
     /// An event for one process of a server, dropped if it has restarted.
@@ -79,7 +78,6 @@ enum Happening {
     Fault,
 }
 
-/// A server process.
 #[derive(Debug, Default)]
 struct Process {
     server: Option<Server>,
@@ -549,7 +547,6 @@ impl World {
         self.after(pause, Happening::Fault);
     }
 
-    /// Ends all faults.
     fn heal(&mut self) {
         self.flood_hangs_up();
         self.log.stalled_until = self.time;

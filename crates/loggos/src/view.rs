@@ -71,7 +71,6 @@ pub(crate) struct Node {
     pub(crate) activity: Option<Activity>,
     /// Problems that it reports about itself.
     pub(crate) troubles: Vec<String>,
-    /// Its wall clock.
     pub(crate) clock: Option<Clock>,
     /// Its ZooKeeper endpoint, if it serves clients.
     pub(crate) zookeeper: Option<ZooKeeper>,

@@ -7,7 +7,6 @@ use replication::{Limits, Timing};
 /// How a node knows the bound on its wall clock's error, to explain why it has none. The driver reads the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClockSource {
-    /// Not at all.
     #[default]
     None,
     /// All nodes of the cluster read the same clock.

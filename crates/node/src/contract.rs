@@ -59,7 +59,6 @@ pub enum Event {
     /// A message arrived. The driver has dropped messages from earlier processes of the sender, and messages addressed
     /// to earlier processes of this node.
     Message {
-        /// The sender.
         from: NodeId,
         /// The boot of the sender's process.
         boot: Boot,
@@ -218,9 +217,7 @@ pub enum Action {
         /// Cohorts whose log must be kept after this entry, although the checkpoint contains more.
         kept: BTreeMap<CohortId, Sequence>,
     },
-    /// Send a message.
     Send {
-        /// The destination.
         to: NodeId,
         message: Message,
         /// Wait until this is forced.
@@ -232,7 +229,6 @@ pub enum Action {
     Reply {
         /// The endpoint's number for the request.
         to: RequestId,
-        /// The result.
         outcome: Outcome,
         /// Do not send after this time; return [`Event::ReplyExpired`] instead.
         valid_until: Option<Monotonic>,
@@ -247,7 +243,6 @@ pub enum Action {
     WriteCheckpoint {
         /// The cohort of the state.
         cohort: CohortId,
-        /// The checkpoint's number.
         checkpoint: CheckpointId,
         /// The last entry applied to the state.
         lsn: Lsn,
@@ -263,20 +258,14 @@ pub enum Action {
         cohort: CohortId,
         /// The storage to compact.
         lineage: Lineage,
-        /// The work.
         job: Box<dyn Job>,
     },
     /// Remove files that no manifest names and no read uses.
     RemoveFiles { files: Vec<FileId> },
     /// Evaluate a read that needs the disk.
-    Evaluate {
-        /// The evaluation's number.
-        id: EvaluationId,
-        read: Box<Read>,
-    },
+    Evaluate { id: EvaluationId, read: Box<Read> },
     /// Read a part of a file as stored, without decoding.
     ReadFile {
-        /// The read's number.
         id: ReadId,
         file: Arc<dyn StoredFile>,
         /// Offset of the part in bytes.
@@ -292,7 +281,6 @@ pub enum Action {
         file: FileId,
         /// Offset of the part in bytes.
         offset: u64,
-        /// The part.
         bytes: Bytes,
     },
     /// Force the received files and their directory, verify them, and open them as a storage.
@@ -300,12 +288,10 @@ pub enum Action {
         cohort: CohortId,
         /// The incoming snapshot that the files belong to.
         arrival: ArrivalId,
-        /// The work.
         adoption: Box<dyn Adoption>,
     },
     /// Read at least one and about `bytes` bytes of entries from a cohort's log on disk, starting at `from`.
     ReadLog {
-        /// The read's number.
         id: ReadId,
         cohort: CohortId,
         /// The first entry wanted.
@@ -314,10 +300,7 @@ pub enum Action {
         bytes: usize,
     },
     /// Report an abnormal condition to the operator.
-    Warn {
-        /// The condition.
-        what: String,
-    },
+    Warn { what: String },
     /// The roster known to this node has changed: it determines which nodes to dial, which to accept, and which are
     /// removed.
     Know {

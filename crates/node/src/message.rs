@@ -41,7 +41,6 @@ pub enum Message {
         sent: Monotonic,
         /// Send time of the reply, by the clock of its sender.
         at: Monotonic,
-        /// The votes.
         beaten: Beaten,
     },
     /// Asks for the interval in which the receiver's wall clock places true time.
@@ -65,14 +64,12 @@ pub enum Message {
         request: u64,
         /// How long the sender will wait.
         patience: Duration,
-        /// The request.
         query: Query,
     },
     /// The reply to a forwarded request.
     Answer {
         /// The number of the forwarded request.
         request: u64,
-        /// The result.
         outcome: Outcome,
     },
     /// The forwarded request was refused: the sender does not lead the cohort.
@@ -92,9 +89,7 @@ pub enum Message {
     /// A part of a state snapshot, for a replica too far behind for the log.
     StateChunk {
         cohort: CohortId,
-        /// The sender's epoch.
         epoch: Epoch,
-        /// The snapshot.
         state: StateId,
         /// The timestamp of the last entry applied in it.
         timestamp: Timestamp,
@@ -107,7 +102,6 @@ pub enum Message {
     /// Acknowledges the received parts of a snapshot.
     StateReply {
         cohort: CohortId,
-        /// The snapshot.
         state: StateId,
         /// Number of parts received, in order.
         received: u32,
@@ -131,7 +125,6 @@ pub enum Message {
         ask: AskId,
         request: sequencer::Request,
     },
-    /// The sequencer's reply.
     FromSequencer {
         log: LogId,
         /// The process that sent the request.
@@ -148,7 +141,6 @@ pub enum Message {
         source: RequestSource,
         request: unit::Request,
     },
-    /// The unit's reply.
     FromUnit {
         log: LogId,
         /// The process that sent the request.

@@ -593,7 +593,6 @@ impl Node {
         }
     }
 
-    /// This node.
     #[must_use]
     pub fn me(&self) -> Member {
         self.cluster.me

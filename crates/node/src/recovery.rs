@@ -31,11 +31,7 @@ pub enum StartError {
     UnknownKind { cohort: CohortId, reason: UnknownKind },
     /// The checkpoint does not match the manifest.
     #[error("cannot read the checkpoint of cohort {cohort}: {reason}")]
-    Checkpoint {
-        cohort: CohortId,
-        /// The cause.
-        reason: String,
-    },
+    Checkpoint { cohort: CohortId, reason: String },
 }
 
 /// The log's records per cohort, collected during replay. Only the records that a replica starts from are kept.

@@ -87,7 +87,6 @@ macro_rules! kinds {
             $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Response),)*
             /// The reply of a shared log, or of the catalog about one.
             Log(LogResponse),
-            /// The node's status.
             Status(Box<Status>),
             /// The interval that contains true time.
             Clock(Interval),
@@ -95,9 +94,7 @@ macro_rules! kinds {
             PlanDone,
             /// A result from a replica's own state, with the identity of that state.
             Dated {
-                /// The result.
                 response: Box<Self>,
-                /// The state.
                 as_of: Box<AsOf>,
             },
         }
@@ -317,7 +314,6 @@ impl AnyMachine {
         dispatch!(Self, self, machine => machine.progress())
     }
 
-    /// The machine's cohort.
     #[must_use]
     pub fn cohort(&self) -> CohortId {
         self.progress().cohort

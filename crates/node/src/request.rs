@@ -23,13 +23,11 @@ pub enum Request {
     Catalog(CatalogRequest),
     /// A request to the range of a table that holds the request's first key position.
     Table {
-        /// The table's name.
         table: String,
         request: Ask,
     },
     /// A request about shared logs.
     Log(LogRequest),
-    /// Commits a transaction.
     Transaction(Box<TransactionRequest>),
     /// The interval that contains true time, by this node's clock.
     Clock,
@@ -173,7 +171,6 @@ pub struct Status {
     pub node: u32,
     /// The incarnation of its disk.
     pub incarnation: u64,
-    /// Its boot number.
     pub boot: u64,
     /// Every node of the cluster.
     pub nodes: Vec<NodeStatus>,
@@ -236,13 +233,11 @@ pub struct Counters {
     pub memory_catch_ups: u64,
     /// Log reads for lagging followers.
     pub log_catch_ups: u64,
-    /// State snapshots sent.
     pub state_catch_ups: u64,
     /// Checkpoints of local state.
     pub checkpoints: u64,
     /// Memtables flushed to SSTables.
     pub flushes: u64,
-    /// Compactions started.
     pub compactions: u64,
     /// Writes delayed by the write throttle.
     pub writes_paced: u64,
@@ -256,7 +251,6 @@ pub struct Counters {
     pub log_units_lost: u64,
     /// Log positions that this node filled because their writer never wrote them.
     pub log_fills: u64,
-    /// Damaged SSTables found.
     pub sstables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
@@ -274,7 +268,6 @@ pub struct Counters {
     pub states_left: u64,
     /// Replicas that were in doubt about their logs, or had lost part of them, and have caught up.
     pub doubts_ended: u64,
-    /// Session expiries proposed.
     pub sessions_expired: u64,
     /// Replicas created by splits.
     pub splits: u64,
@@ -310,7 +303,6 @@ pub struct CohortStatus {
     pub range: KeyRange,
     /// Its leader, if known.
     pub leader: Option<u32>,
-    /// The newest epoch.
     pub epoch: u64,
     /// Its replicas, as far as they are known on this node.
     pub replicas: Vec<ReplicaStatus>,
@@ -333,7 +325,6 @@ pub struct CohortStatus {
 /// The configuration of a cohort as known to a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConfigurationStatus {
-    /// Its version.
     pub version: u64,
     /// The node of the primary.
     pub primary: u32,

@@ -33,7 +33,6 @@ pub(crate) struct Bench {
     pub(crate) appended: Vec<Record>,
     /// The cohorts in each manifest, and those that it removes.
     pub(crate) manifests: Vec<(BTreeMap<CohortId, CohortManifest>, BTreeSet<CohortId>)>,
-    /// Whether checkpoints complete.
     pub(crate) writes_checkpoints: bool,
     /// The disk of its SSTables.
     pub(crate) disk: MemoryDisk,

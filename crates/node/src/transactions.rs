@@ -68,7 +68,6 @@ pub(crate) struct Transactions {
 struct Driven {
     coordinator: Coordinator,
     owner: LockOwner,
-    /// The coordinator's part.
     part: TransactionPart,
     deadline: Monotonic,
     phase: Phase,

@@ -46,7 +46,6 @@ pub struct ReadView {
     reads: Arc<AtomicU64>,
 }
 
-/// The published views.
 pub trait Views {
     /// The view of a cohort's local replica, if there is one.
     fn view(&self, cohort: CohortId) -> Option<Arc<ReadView>>;

@@ -66,7 +66,6 @@ pub struct Databases {
     open: Mutex<HashMap<String, Arc<Database>>>,
 }
 
-/// A database.
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) name: String,
@@ -273,7 +272,6 @@ impl Database {
         Ok(())
     }
 
-    /// Hands out identifiers.
     pub(crate) async fn reserve_ids(&self, count: u32) -> Result<Reserved, Failure> {
         let table = self.table();
         let reserved = self.client.transaction(|tx| async move {

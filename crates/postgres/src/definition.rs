@@ -50,7 +50,6 @@ pub(crate) async fn define(tx: &mut Tx, definition: &Definition) -> Result<Vec<S
     Ok(change.notices)
 }
 
-/// Truncates tables.
 pub(crate) async fn truncate(
     tx: &mut Tx,
     tables: &[String],

@@ -6,7 +6,6 @@ use sql::{SqlError, sqlstate};
 /// Why an attempt to execute a statement failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The statement fails.
     Sql(SqlError),
     /// Another transaction interfered. Another attempt may succeed.
     Conflict(String),

@@ -30,7 +30,6 @@ use crate::limits::Interrupt;
 use crate::transaction::{now, stored};
 use crate::work::RowWork;
 
-/// Pages in progress.
 const PAGES_MAX: usize = 6;
 /// Rows of a page, unless each has many entries.
 const PAGE_ROWS: usize = 1_000;
@@ -54,7 +53,6 @@ enum Stop {
     Again(Error),
     /// The schema has changed.
     Stale,
-    /// The job fails.
     Failed(SqlError),
 }
 

@@ -46,9 +46,7 @@ pub(crate) fn job_row(id: u64) -> Bytes {
 /// A statement in progress that works on the rows of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The database.
     pub database: String,
-    /// The table.
     pub table: String,
     /// The command, such as `CREATE INDEX`.
     pub command: &'static str,

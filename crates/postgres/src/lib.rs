@@ -6,8 +6,6 @@
 //! **Architecture invariants:** the state of a database is in its Loggos table alone, so that any node serves any
 //! session. Nothing that a client sends causes a panic, and the memory of each connection is limited.
 
-#![warn(missing_docs)]
-
 mod copy;
 mod database;
 mod definition;

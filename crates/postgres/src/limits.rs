@@ -43,12 +43,10 @@ pub(crate) fn out_of_memory() -> SqlError {
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     pub(crate) cancel: Cancel,
-    /// `statement_timeout`.
     pub(crate) until: Option<Instant>,
 }
 
 impl Interrupt {
-    /// Nothing interrupts it.
     pub(crate) fn never() -> Self {
         Self { cancel: Cancel::default(), until: None }
     }

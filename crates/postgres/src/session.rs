@@ -58,26 +58,15 @@ pub enum Response {
     /// The statement was empty.
     Empty,
     /// It has no rows.
-    Done {
-        /// The command tag.
-        tag: String,
-    },
-    /// Rows.
+    Done { tag: String },
     Rows {
-        /// Their columns.
         columns: Vec<OutputColumn>,
-        /// The rows.
         rows: Vec<Vec<Value>>,
         /// The command tag; that of a query ends with the number of rows.
         tag: String,
     },
     /// The rows of a query, as a stream: [`Session::next_rows`].
-    Stream {
-        /// Their columns.
-        columns: Vec<OutputColumn>,
-        /// The rows.
-        stream: RowStream,
-    },
+    Stream { columns: Vec<OutputColumn>, stream: RowStream },
     /// It expects data: [`Session::copy_data`].
     CopyIn {
         /// The number of columns.
@@ -95,7 +84,6 @@ pub enum Response {
 pub enum Status {
     /// Outside of a transaction block.
     Idle,
-    /// In a block.
     Block,
     /// In a block that has failed.
     Failed,

@@ -89,7 +89,6 @@ impl Settings {
         own.map(String::as_str).or_else(default)
     }
 
-    /// SHOW.
     pub(crate) fn show(&self, name: &str) -> Result<String, SqlError> {
         let name = match name {
             "time zone" => "timezone",
@@ -143,7 +142,6 @@ impl Settings {
         self.initial.insert("session_authorization".to_owned(), user.to_owned());
     }
 
-    /// RESET.
     pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<(), SqlError> {
         match name {
             Some(name) => self.set(name, None, false),

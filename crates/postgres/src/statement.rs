@@ -33,11 +33,9 @@ pub struct Prepared {
 pub(crate) enum Planned {
     /// Direct execution by keys.
     Direct(Arc<Plan>),
-    /// A planned query.
     Query(Arc<query::Query>),
     /// A change of the rows that a query finds.
     Change {
-        /// The query.
         source: Arc<query::Query>,
         /// The plan of the change for no rows.
         shape: Arc<Plan>,
@@ -128,7 +126,6 @@ impl Prepared {
         cached.as_ref().filter(|(of, _)| Arc::ptr_eq(of, catalog)).map(|(_, planned)| planned.clone())
     }
 
-    /// Caches a plan.
     pub(crate) fn remember(&self, catalog: &Arc<Catalog>, planned: Planned) {
         *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Arc::clone(catalog), planned));
     }

@@ -393,7 +393,6 @@ impl Tx {
         Ok(reserved.first)
     }
 
-    /// Adds writes.
     pub(crate) fn write(&mut self, writes: &[Write]) -> Result<(), Failure> {
         if writes.is_empty() {
             return Ok(());

@@ -525,7 +525,6 @@ fn rounded_type(of: &[SqlType]) -> SqlType {
     }
 }
 
-/// `ceil` and `floor`.
 fn rounded(of: &[Value], is_up: bool) -> std::result::Result<Value, SqlError> {
     let [value] = of else { return Ok(Value::Null) };
     if let Value::Numeric(number) = value {

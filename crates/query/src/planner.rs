@@ -37,7 +37,6 @@ use crate::table::Rows;
 use crate::unions::with_common_types;
 use crate::values::{is_average, is_vector, scalar, type_of};
 
-/// Views within views.
 const VIEWS_MAX: usize = 32;
 
 /// The settings of all queries, and DataFusion's rules.
@@ -67,7 +66,6 @@ pub struct Planner {
     functions: SystemFunctions,
 }
 
-/// A prepared query.
 #[derive(Clone, Debug)]
 pub struct Query {
     pub(crate) plan: LogicalPlan,

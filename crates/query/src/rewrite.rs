@@ -51,7 +51,6 @@ impl<'a> Rewrite<'a> {
         Self { constants, parameters: Vec::new(), count: 0, next_name: 0, functions }
     }
 
-    /// The rewritten query.
     pub(crate) fn query(&mut self, query: &Query) -> Result<Statement, SqlError> {
         let mut statement = Statement::Query(Box::new(query.clone()));
         match VisitMut::visit(&mut statement, self) {

@@ -10,7 +10,6 @@ pub struct Config {
     pub cohort: CohortId,
     /// The member that this replica is.
     pub me: Member,
-    /// Timeouts and intervals.
     pub timing: Timing,
     /// Memory and message sizes.
     pub limits: Limits,
@@ -52,7 +51,6 @@ pub enum Authority {
 /// How many voters must hold an entry before it is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommitRule {
-    /// Any majority.
     Majority,
     /// Every member of the configuration.
     All,

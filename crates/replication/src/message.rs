@@ -19,7 +19,6 @@ pub enum Message {
     },
     /// The reply to a pre-vote.
     PreVoteReply {
-        /// The requested epoch.
         epoch: Epoch,
         /// Whether the sender would promise it.
         granted: bool,
@@ -30,14 +29,12 @@ pub enum Message {
     },
     /// Requests a promise (Paxos phase 1a). The sender has forced its own.
     Prepare {
-        /// The requested epoch.
         epoch: Epoch,
         /// The candidate's last LSN.
         last: Lsn,
     },
     /// A forced promise (phase 1b), or its refusal.
     PrepareReply {
-        /// The requested epoch.
         epoch: Epoch,
         /// Whether it is promised.
         granted: bool,
@@ -64,7 +61,6 @@ pub enum Message {
     },
     /// The reply to a proposal (phase 2b), with a lease vote.
     ProposeReply {
-        /// The leader's epoch.
         epoch: Epoch,
         /// `sent` of the answered proposal.
         sent: Monotonic,

@@ -34,9 +34,7 @@ pub enum Output {
         /// How soon it must be forced.
         force: Force,
     },
-    /// Send this message.
     Send {
-        /// The receiver.
         to: NodeId,
         message: Message,
         /// Send only after this is forced.
@@ -47,17 +45,13 @@ pub enum Output {
     /// The peer lacks entries that are no longer in memory: read them from the log, from this sequence on, and pass
     /// them to [`crate::Cohort::log_read`].
     ReadLog {
-        /// The lagging follower.
         peer: NodeId,
         /// The first missing entry.
         from: Sequence,
     },
     /// The peer lacks entries that the log may no longer contain: send it a snapshot, then call
     /// [`crate::Cohort::state_sent`].
-    SendState {
-        /// The lagging follower.
-        peer: NodeId,
-    },
+    SendState { peer: NodeId },
     /// A view check has completed; check the waiting reads.
     ReadIndexConfirmed,
     /// This replica's entries from this sequence on were truncated in favour of a leader's.
@@ -85,7 +79,6 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Drains the outputs.
     pub fn take(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }

@@ -20,7 +20,6 @@ use crate::outbox::ManifestId;
 /// The content of a heartbeat to a follower at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quiescence {
-    /// The leader's epoch.
     pub epoch: Epoch,
     /// The last entry of the leader's log, which is committed.
     pub last: Lsn,

@@ -39,11 +39,8 @@ pub struct CheckId(pub u64);
 /// learned of a newer epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checked {
-    /// The completed check.
     pub check: CheckId,
-    /// The leader's epoch.
     pub epoch: Epoch,
-    /// The leader's stamp.
     pub stamp: Sequence,
 }
 

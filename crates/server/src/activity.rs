@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use api::admin::Activity as Message;
 use node::request::Status;
 
-/// Interval between samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Samples retained: three minutes, about 1.5 KiB per status response.
 const SAMPLES_MAX: usize = 180;

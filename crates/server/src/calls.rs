@@ -52,7 +52,6 @@ const CODES: [&str; 17] = [
 /// All calls of the gRPC server.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// Methods by path.
     methods: HashMap<String, Arc<Method>>,
     unknown: Arc<Method>,
     data: Arc<AtomicU64>,

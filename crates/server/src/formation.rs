@@ -14,7 +14,6 @@ use crate::refusal;
 /// The identity of a formed cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
-    /// The cluster's identifier.
     pub cluster: ClusterId,
     /// The founding members: each node with its disk.
     pub members: Vec<Member>,
@@ -38,7 +37,6 @@ pub struct Own {
 /// An existing cluster, as described to a joining node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// The cluster's identifier.
     pub cluster: ClusterId,
     /// Its nodes, including the new one, each with its address for other nodes.
     pub hosts: Vec<(Member, String)>,

@@ -9,7 +9,6 @@ use rustix::param::{clock_ticks_per_second, page_size};
 pub(crate) struct Process {
     /// CPU time, user and system, in seconds.
     pub(crate) cpu_seconds: f64,
-    /// Physical memory.
     pub(crate) resident_bytes: u64,
     /// Start time, in seconds since 1970.
     pub(crate) start_time_seconds: f64,

@@ -29,7 +29,6 @@ pub enum ServeError {
     /// The descriptors built into the binary cannot be decoded: a build error.
     #[error("gRPC reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport failed.
     #[error("gRPC server: {0}")]
     Transport(#[from] tonic::transport::Error),
 }

@@ -184,7 +184,6 @@ struct Conversation<G: Gateway, T: Topic> {
     replies: Arc<Replies>,
     /// Memory for all requests with answers not sent yet.
     room: Reservation,
-    /// By ticket.
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
     /// Log reads that wait for memory or for entries.

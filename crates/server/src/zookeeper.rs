@@ -39,7 +39,6 @@ pub struct Endpoint {
 pub enum Role {
     /// The node of the log's sequencer.
     Leader,
-    /// Another node.
     Follower,
     /// The only node of a cluster.
     Standalone,

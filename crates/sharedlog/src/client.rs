@@ -90,7 +90,6 @@ struct Call {
     ask: Option<AskId>,
     /// The epoch of the last request.
     asked_in: ProjectionEpoch,
-    /// Consecutive failed requests.
     failures: u32,
     /// The call waits for a projection newer than this epoch.
     outdated: Option<ProjectionEpoch>,

@@ -90,7 +90,6 @@ impl Default for Config {
 /// A log as recorded in the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogState {
-    /// The newest projection.
     pub projection: Projection,
     /// Target number of chains.
     pub stripes: usize,
@@ -154,13 +153,11 @@ pub enum Requester {
 pub enum Action {
     /// Send a request to a unit; [`Controller::answered`] may follow.
     Ask {
-        /// The unit's log.
         log: LogId,
         /// Routes the reply within the controller.
         requester: Requester,
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: unit::Request,
@@ -196,9 +193,7 @@ pub enum Action {
 /// Totals since the controller started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Replacements started.
     pub reconfigurations: u64,
-    /// Replacements completed.
     pub installed: u64,
     /// Replacements that lost the compare-and-set to another controller.
     pub superseded: u64,
@@ -206,7 +201,6 @@ pub struct Counters {
     pub timed_out: u64,
     /// Replacements that found no valid successor.
     pub no_successor: u64,
-    /// Copiers started.
     pub copiers: u64,
     /// Copiers that completed all of their units.
     pub copied: u64,

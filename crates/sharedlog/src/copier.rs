@@ -23,7 +23,6 @@ pub enum Action {
     Ask {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: Request,
@@ -75,7 +74,6 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Starts a copier.
     #[must_use]
     pub fn begin(mut healings: Vec<Healing>, config: Config, now: Monotonic) -> Self {
         healings.reverse();

@@ -90,7 +90,6 @@ impl Duplicates {
         }
     }
 
-    /// Number of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()

@@ -20,7 +20,6 @@ pub struct Batch(Bytes);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("append too large: {} with {bytes} bytes (limit: {RECORDS_MAX} records, {BATCH_BYTES_MAX} bytes)", base::counted(*records as u64, "record"))]
 pub struct BatchTooLarge {
-    /// Number of records.
     pub records: usize,
     /// Encoded length of all records.
     pub bytes: usize,
@@ -75,19 +74,15 @@ impl Batch {
     }
 }
 
-/// An appended entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Data {
-    /// Identifies the append.
     pub stamp: Stamp,
-    /// The appended records.
     pub batch: Batch,
 }
 
 /// The value written to a position, once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
-    /// An appended entry.
     Data(Data),
     /// No data: a filled hole, so that readers do not wait for it.
     Junk,

@@ -25,7 +25,6 @@ use crate::limits::{FOLLOW_BUFFER_BYTES, FOLLOW_CREDIT_MAX, FOLLOW_ENTRY_BYTES, 
 use crate::unit::{Reply, Request};
 use crate::{AskId, Entry, Position, Projection, ProjectionEpoch, UnitId};
 
-/// Interval of renewals.
 const RENEW: Duration = Duration::from_millis(250);
 /// Timeout of a renewal or a new subscription.
 const ANSWER: Duration = Duration::from_millis(200);
@@ -44,23 +43,18 @@ pub enum Action {
     Ask {
         /// Matches the replies to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: Request,
     },
-    /// Complete a read.
     Done {
-        /// The read.
         token: Token,
         /// [`LogReply::Range`] or [`LogReply::Larger`].
         answer: LogReply,
     },
     /// Pass a read to the client.
     Read {
-        /// The read.
         token: Token,
-        /// The positions.
         wanted: ReadMany,
         /// The deadline of the read.
         deadline: Monotonic,
@@ -191,7 +185,6 @@ impl Follower {
         true
     }
 
-    /// Cancels these reads.
     pub fn give_up(&mut self, tokens: &BTreeSet<Token>) {
         self.parked.retain(|token, _| !tokens.contains(token));
     }

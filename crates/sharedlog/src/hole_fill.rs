@@ -21,7 +21,6 @@ pub struct Config {
     pub age: Duration,
     /// Interval between tail queries, and timeout before a request is repeated.
     pub again: Duration,
-    /// Maximum concurrent fills.
     pub window: usize,
 }
 
@@ -34,7 +33,6 @@ pub enum Action {
     Ask {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: Request,
@@ -45,7 +43,6 @@ pub enum Action {
     SetTimer(Monotonic),
 }
 
-/// Maximum remembered tails.
 const KNOWN_TAILS_MAX: usize = 64;
 
 /// Fills the holes of one projection's sequencer and of its predecessors.

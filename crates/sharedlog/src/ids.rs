@@ -111,7 +111,6 @@ pub struct SequencerId {
 /// of the same append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The appending client.
     pub client: ClientId,
     /// Counts the client's appends, from 1.
     pub sequence: u64,

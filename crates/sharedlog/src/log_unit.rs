@@ -56,7 +56,6 @@ pub struct Lookup {
 /// The response to a request, or to an applied command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitResponse {
-    /// The complete reply.
     Reply(Reply),
     /// The reply needs stored values, and may have to wait for the disk.
     Lookup(Lookup),

@@ -67,7 +67,6 @@ pub enum Delivery {
     },
 }
 
-/// Maximum remembered tails.
 const KNOWN_TAILS_MAX: usize = 64;
 /// While it is behind, a read covers at least the window divided by this.
 const SHARE: usize = 4;

@@ -9,16 +9,13 @@ use crate::limits::POSITION_MAX;
 /// chain in an extent of n chains with a width of 1 holds positions with a step of n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PositionRun {
-    /// The first position.
     pub from: Position,
     /// Distance between two positions, at least 1.
     pub step: u64,
-    /// Number of positions.
     pub count: usize,
 }
 
 impl PositionRun {
-    /// Consecutive positions.
     #[must_use]
     pub fn of(from: Position, count: usize) -> Self {
         Self { from, step: 1, count }

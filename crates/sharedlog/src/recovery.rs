@@ -89,7 +89,6 @@ pub enum Action {
     Ask {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: Request,
@@ -123,7 +122,6 @@ pub enum ProposalOutcome {
     Newest(Projection),
     /// Refused, because these units no longer exist.
     UnitsGone(Vec<UnitId>),
-    /// Refused permanently.
     Unfit,
 }
 
@@ -162,7 +160,6 @@ enum Stage {
 }
 
 impl Recovery {
-    /// Starts a recovery.
     #[must_use]
     pub fn begin(old: Projection, plan: Plan, timing: Timing, now: Monotonic) -> Self {
         let mut recovery = Self {

@@ -24,7 +24,6 @@ pub enum LogRequest {
         /// Declare the units that cannot be reached lost, and end the drop without them.
         force: bool,
     },
-    /// Lists the logs.
     List,
     /// Describes a log: its extents and its sequencer.
     Describe {
@@ -44,7 +43,6 @@ pub enum LogRequest {
     Read {
         /// Name of the log.
         log: String,
-        /// The first position.
         from: Position,
         /// Maximum number of positions.
         count: u32,
@@ -67,7 +65,6 @@ pub enum LogRequest {
         /// The first position to keep.
         before: Position,
     },
-    /// Trims one position.
     TrimOne {
         /// Name of the log.
         log: String,
@@ -102,7 +99,6 @@ impl LogRequest {
 /// A successful response about a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogResponse {
-    /// The log exists.
     Created {
         /// Whether it existed before.
         existed: bool,
@@ -140,7 +136,6 @@ pub struct LogEntry {
 /// The content of a position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// An appended entry.
     Data(Data),
     /// A filled hole: never written, and never will be.
     Junk,
@@ -173,7 +168,6 @@ pub struct LogDescription {
 /// A range of positions that are striped over the same chains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentDescription {
-    /// Its first position.
     pub from: Position,
     /// Stripe width: consecutive positions in one chain.
     pub width: u64,

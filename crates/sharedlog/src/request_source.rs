@@ -8,7 +8,6 @@ use crate::{AskId, ProjectionEpoch};
 /// The machine that sent a request to a unit. The reply repeats it, so that the node can route the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSource {
-    /// The client machine.
     Client(AskId),
     /// The sequencer of an epoch.
     Sequencer(ProjectionEpoch, AskId),

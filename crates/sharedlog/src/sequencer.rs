@@ -38,9 +38,7 @@ pub enum Request {
     Positions {
         /// The epoch of the client's projection.
         epoch: ProjectionEpoch,
-        /// The requesting client.
         client: ClientId,
-        /// Number of positions.
         count: u64,
     },
     /// Query the tail of the log.
@@ -75,7 +73,6 @@ pub enum Action<A> {
     Ask {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: unit::Request,
@@ -169,7 +166,6 @@ impl<A> Sequencer<A> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Handles a request.
     pub fn asked(&mut self, requester: A, request: Request, now: Monotonic) {
         let (Request::Positions { epoch, .. } | Request::Tail { epoch }) = request;
         if epoch != self.projection.epoch || self.newest > self.projection.epoch {

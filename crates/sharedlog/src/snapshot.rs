@@ -38,7 +38,6 @@ pub struct Snapshot {
     pub next: Position,
     /// The appends delivered below this position.
     pub duplicates: Duplicates,
-    /// The application's state.
     pub state: Bytes,
 }
 
@@ -308,7 +307,6 @@ pub enum Wanted {
 pub enum Found {
     /// The first complete snapshot in the log.
     Snapshot(Snapshot),
-    /// No complete snapshot.
     Nothing {
         /// Positions below are trimmed, so the log cannot be played from the start either unless this is 0.
         mark: Position,

@@ -40,7 +40,6 @@ pub use message::{Command, EncodedCommand, Reply, Report, Request};
 /// The effect of a request or a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Send this reply.
     Reply(Reply),
     /// Store a value at a position, then reply.
     Store {
@@ -53,7 +52,6 @@ pub enum Outcome {
     },
     /// Values below the mark may be deleted; reply.
     Forget {
-        /// The trim mark.
         before: Position,
         /// The reply to send.
         reply: Reply,
@@ -65,7 +63,6 @@ pub enum Outcome {
     },
     /// Carry out all of these in order; [`Reply::of_many`] combines their replies.
     Many {
-        /// The individual outcomes.
         each: Vec<Self>,
         /// Maximum bytes of values in the reply.
         bytes: usize,

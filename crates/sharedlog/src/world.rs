@@ -99,7 +99,6 @@ pub struct Outcome {
     pub trace: u64,
     /// Simulated time in nanoseconds.
     pub simulated: u64,
-    /// Number of events.
     pub events: u64,
     /// How often each kind of event happened.
     pub counters: BTreeMap<&'static str, u64>,

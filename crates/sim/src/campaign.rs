@@ -92,7 +92,6 @@ pub const MUST_HAPPEN: &[&str] = &[
 /// The results of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Campaign {
-    /// Number of runs.
     pub runs: u64,
     /// Simulated time in nanoseconds.
     pub simulated: u64,

@@ -92,7 +92,6 @@ pub enum WriteOutcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub operations: usize,
-    /// Rows.
     pub keys: usize,
     /// Writes of unknown outcome.
     pub unknown: usize,

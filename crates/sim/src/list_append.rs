@@ -28,7 +28,6 @@ use std::fmt;
 
 use base::Timestamp;
 
-/// A list's name.
 pub type Key = u64;
 /// A value of a list, unique in the whole history.
 pub type Value = u64;
@@ -71,11 +70,9 @@ pub enum Operation {
 /// A violation of strict serializability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
-    /// The phenomenon.
     pub kind: Kind,
     /// Indexes in the history of the transactions that show it. A cycle is given in order.
     pub transactions: Vec<usize>,
-    /// The evidence.
     pub reason: String,
 }
 

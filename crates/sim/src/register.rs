@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 /// An operation on a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// The register.
     pub register: u64,
     /// When it was called, and when it returned, on any common clock. `None`: its outcome is unknown.
     pub called: u64,

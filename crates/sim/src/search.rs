@@ -42,13 +42,11 @@ use world::World;
 /// The bounds of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// Initial voters.
     pub voters: u64,
     /// Initial learners. There are at most four replicas.
     pub learners: u64,
     /// Membership changes: a learner becomes a voter, or a voter is removed.
     pub changes: u64,
-    /// Candidacies.
     pub epochs: u64,
     /// Entries that clients propose, in total.
     pub entries: u64,
@@ -60,7 +58,6 @@ pub struct Scope {
     pub checkpoints: u64,
     /// Leaders that release their epoch.
     pub releases: u64,
-    /// When forces complete.
     pub forces: Forces,
 }
 
@@ -143,7 +140,6 @@ pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::LeaseCheckedBefore,
 ];
 
-/// When forces complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Forces {
     /// At any time, or never.
@@ -156,9 +152,7 @@ pub enum Forces {
 /// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Distinct states visited.
     pub states: u64,
-    /// Events executed.
     pub transitions: u64,
     /// Wall-clock duration.
     pub elapsed: Duration,
@@ -170,7 +164,6 @@ pub struct Report {
     pub violation: Option<Violation>,
 }
 
-/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// A description of the violation.

@@ -32,7 +32,6 @@ use crate::value::Value;
 
 /// The identifier of the marker cell, which no column has.
 pub const MARKER: ColumnId = ColumnId(0);
-/// Its name.
 pub(crate) const MARKER_NAME: &[u8] = b"0";
 
 /// The name of a column's cell.

@@ -45,9 +45,7 @@ pub use scan::row_bytes;
 /// A column of the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputColumn {
-    /// Its name.
     pub name: String,
-    /// Its type.
     pub sql_type: SqlType,
     /// The column of a table that it is.
     pub origin: Option<(TableId, ColumnId)>,
@@ -85,7 +83,6 @@ impl Read {
 /// The result of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The rows.
     pub rows: Vec<StoredRow>,
     /// Where the range continues, if it was not read to its end.
     pub next: Option<Bytes>,
@@ -111,7 +108,6 @@ pub struct Outcome {
     pub rows: Vec<Vec<Value>>,
     /// The number of rows that it read or changed, for the command tag.
     pub affected: u64,
-    /// The writes.
     pub writes: Vec<Write>,
 }
 
@@ -128,12 +124,10 @@ pub enum Command {
     Delete,
 }
 
-/// A prepared statement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The version of the schema.
     pub version: u64,
-    /// The command.
     pub command: Command,
     /// The types of the parameters.
     pub parameters: Vec<SqlType>,

@@ -64,7 +64,6 @@ pub struct SqlError {
     pub sqlstate: &'static str,
     /// The primary message, in one line.
     pub message: String,
-    /// Details.
     pub detail: Option<String>,
     /// A suggestion for the user.
     pub hint: Option<String>,
@@ -79,9 +78,7 @@ pub struct SqlError {
 /// The object that an error is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorObject {
-    /// The table.
     pub table: String,
-    /// The column.
     pub column: Option<String>,
     /// The constraint or index.
     pub constraint: Option<String>,
@@ -102,14 +99,12 @@ impl SqlError {
         }
     }
 
-    /// Adds details.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

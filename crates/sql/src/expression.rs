@@ -38,7 +38,6 @@ pub struct Environment<'a> {
     pub parameters: &'a [Value],
     /// The start of the transaction: microseconds since 2000-01-01 UTC.
     pub now: i64,
-    /// Sequences and UUIDs.
     pub supply: &'a mut dyn Supply,
 }
 

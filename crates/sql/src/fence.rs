@@ -24,7 +24,6 @@ pub const SCHEMA: Bytes = Bytes::from_static(b"schema");
 pub struct Catalog {
     /// Identifies the version; empty in a new database.
     pub token: Bytes,
-    /// The schema.
     pub schema: Schema,
 }
 

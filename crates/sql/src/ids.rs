@@ -18,14 +18,10 @@ macro_rules! identifiers {
 }
 
 identifiers! {
-    /// A table.
     TableId,
-    /// A secondary index.
     IndexId,
     /// A column, unique in its table. It is the column's name in the store.
     ColumnId,
-    /// A sequence.
     SequenceId,
-    /// A view.
     ViewId
 }

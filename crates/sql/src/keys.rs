@@ -67,23 +67,19 @@ pub enum Direction {
 /// A column of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyColumn {
-    /// The type.
     pub sql_type: SqlType,
-    /// The order.
     pub direction: Direction,
 }
 
 /// The keys from `start` to before `end`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first key.
     pub start: Bytes,
     /// The first key after the range.
     pub end: Bytes,
 }
 
 impl KeyRange {
-    /// Contains no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
@@ -533,13 +529,10 @@ impl RowLayout {
 /// The layout of the keys of an index's entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexLayout {
-    /// The index.
     pub index: IndexId,
-    /// The indexed columns.
     pub columns: Vec<KeyColumn>,
     /// The columns of the table's primary key.
     pub primary_key: Vec<KeyColumn>,
-    /// A unique index.
     pub is_unique: bool,
 }
 

@@ -189,7 +189,6 @@ impl Numeric {
         Self(BigDecimal::new(unscaled, i64::from(scale)))
     }
 
-    /// The negative number.
     #[must_use]
     pub fn negate(&self) -> Self {
         Self(-&self.0)

@@ -13,7 +13,6 @@ pub struct Operands {
     pub left: SqlType,
     /// Of the right one.
     pub right: SqlType,
-    /// Of the result.
     pub result: SqlType,
 }
 

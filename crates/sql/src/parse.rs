@@ -32,7 +32,6 @@ pub(crate) const NESTING_MAX: usize = 100;
 /// A statement of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parsed {
-    /// The statement.
     pub statement: Statement,
     /// Its place in the text, in bytes.
     pub place: Range<usize>,

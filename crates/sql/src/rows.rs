@@ -17,7 +17,6 @@ use crate::value::Value;
 /// A row of the store: its key, and its cells by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredRow {
-    /// The key.
     pub key: Bytes,
     /// The cells, in any order.
     pub cells: Vec<(Bytes, Bytes)>,
@@ -27,17 +26,9 @@ pub struct StoredRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Sets cells of a row; those without a value are deleted.
-    Put {
-        /// The key.
-        key: Bytes,
-        /// The cells.
-        cells: Vec<(Bytes, Option<Bytes>)>,
-    },
+    Put { key: Bytes, cells: Vec<(Bytes, Option<Bytes>)> },
     /// Deletes all cells of a row.
-    Delete {
-        /// The key.
-        key: Bytes,
-    },
+    Delete { key: Bytes },
 }
 
 impl Write {
@@ -55,7 +46,6 @@ impl Write {
 /// same values. Such an entry must be neither replaced nor deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
-    /// The key.
     pub key: Bytes,
     /// The owner, as a cell of its entry: name and value.
     owner: Option<(Bytes, Bytes)>,
@@ -206,7 +196,6 @@ impl TableRows {
         Wanted { cells: (!is_whole).then_some(cells), columns }
     }
 
-    /// The table.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table

@@ -59,28 +59,21 @@ struct Contents {
 /// The object that a name of the schema refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// A table.
     Table(TableId),
-    /// A view.
     View(ViewId),
-    /// A sequence.
     Sequence(SequenceId),
     /// An index of a table; the one of a primary key has no identifier.
     Index(TableId, Option<IndexId>),
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Its permanent identifier.
     pub id: TableId,
-    /// Its name.
     pub name: String,
     /// Its columns in order.
     pub columns: Vec<Column>,
     /// The greatest column identifier ever used.
     pub last_column: ColumnId,
-    /// Its primary key.
     pub primary_key: PrimaryKey,
     /// A primary key that is being added: writes store rows under both.
     pub pending_key: Option<PrimaryKey>,
@@ -88,7 +81,6 @@ pub struct Table {
     pub interleave: Option<Interleave>,
     /// Conditions that every row satisfies.
     pub checks: Vec<Check>,
-    /// Its secondary indexes.
     pub indexes: Vec<Index>,
     /// Statements in progress that work on existing rows.
     pub jobs: Vec<Job>,
@@ -99,7 +91,6 @@ pub struct Table {
 pub struct Job {
     /// The identifier of the statement, a random number.
     pub id: u64,
-    /// The work.
     pub work: Vec<Work>,
 }
 
@@ -116,34 +107,27 @@ pub enum Work {
     CheckConstraint(TableId, String),
 }
 
-/// A primary key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrimaryKey {
     /// The identifier at the start of the keys of the rows.
     pub storage: TableId,
     /// The name of the constraint. Empty if the table was declared without a primary key, and has a hidden column.
     pub name: String,
-    /// The columns.
     pub columns: Vec<KeyPart>,
 }
 
 /// A column of a key or index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPart {
-    /// The column.
     pub column: ColumnId,
-    /// The order.
     pub direction: Direction,
 }
 
-/// A column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     /// Its identifier, never reused in the table.
     pub id: ColumnId,
-    /// Its name.
     pub name: String,
-    /// Its type.
     pub sql_type: SqlType,
     /// NULL is not valid.
     pub not_null: bool,
@@ -186,23 +170,17 @@ pub struct Interleave {
     pub on_delete_cascade: bool,
 }
 
-/// A `CHECK` constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Its name.
     pub name: String,
     /// The SQL text of the condition.
     pub expression: String,
 }
 
-/// A secondary index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Index {
-    /// Its identifier.
     pub id: IndexId,
-    /// Its name.
     pub name: String,
-    /// The indexed columns.
     pub columns: Vec<KeyPart>,
     /// No two rows have equal values; NULLs are distinct.
     pub is_unique: bool,
@@ -219,18 +197,14 @@ pub struct Index {
 pub enum IndexState {
     /// Writes maintain it, while earlier rows are being added.
     WriteOnly,
-    /// Complete.
     Public,
     /// It could not be completed, or is being removed: neither read nor written.
     Dropping,
 }
 
-/// A view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Its identifier.
     pub id: ViewId,
-    /// Its name.
     pub name: String,
     /// Names for the columns of the query, or none.
     pub columns: Vec<String>,
@@ -243,19 +217,14 @@ pub struct View {
 /// A sequence. The last value is data: a row with the sequence's identifier as key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// Its identifier.
     pub id: SequenceId,
-    /// Its name.
     pub name: String,
     /// `smallint`, `integer` or `bigint`.
     pub sql_type: SqlType,
-    /// The first value.
     pub start: i64,
     /// The difference of successive values, not 0.
     pub increment: i64,
-    /// The least value.
     pub min: i64,
-    /// The greatest value.
     pub max: i64,
     /// After the last value it starts again.
     pub is_cyclic: bool,
@@ -280,7 +249,6 @@ pub enum Garbage {
 }
 
 impl Work {
-    /// The table.
     #[must_use]
     pub const fn table(&self) -> TableId {
         let (Self::FillIndex(table, _)
@@ -418,12 +386,10 @@ impl Schema {
         self.0.tables.values()
     }
 
-    /// The views.
     pub fn views(&self) -> impl Iterator<Item = &Arc<View>> {
         self.0.views.values()
     }
 
-    /// The sequences.
     pub fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
         self.0.sequences.values()
     }

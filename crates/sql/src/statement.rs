@@ -7,7 +7,6 @@ use crate::keys::Direction;
 use crate::schema::GeneratedKind;
 use crate::types::SqlType;
 
-/// A statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Statement {
     /// `SELECT`, `VALUES`, `TABLE`, `WITH`.
@@ -20,11 +19,9 @@ pub enum Statement {
     Delete(Box<ast::Delete>),
     /// `TRUNCATE`
     Truncate {
-        /// The tables.
         tables: Vec<String>,
         /// Sequences of their columns start again.
         restart_identity: bool,
-        /// Interleaved tables also.
         cascade: bool,
     },
     /// A change of the schema.
@@ -35,21 +32,14 @@ pub enum Statement {
     Explain {
         /// Executes the statement too.
         analyze: bool,
-        /// The statement.
         statement: Box<Self>,
     },
     /// `BEGIN`, `START TRANSACTION`
     Begin(Modes),
     /// `COMMIT`, `END`; `AND CHAIN` begins another transaction.
-    Commit {
-        /// With `AND CHAIN`.
-        chain: bool,
-    },
+    Commit { chain: bool },
     /// `ROLLBACK`, `ABORT`
-    Rollback {
-        /// With `AND CHAIN`.
-        chain: bool,
-    },
+    Rollback { chain: bool },
     /// `SAVEPOINT`
     Savepoint(String),
     /// `RELEASE SAVEPOINT`
@@ -58,14 +48,12 @@ pub enum Statement {
     RollbackTo(String),
     /// `SET TRANSACTION`, or `SET SESSION CHARACTERISTICS AS TRANSACTION`.
     SetTransaction {
-        /// The modes.
         modes: Modes,
         /// For all later transactions of the session.
         session: bool,
     },
     /// `SET name = value`; without a value, the default.
     Set {
-        /// The setting.
         name: String,
         /// The value; those of a list are separated by `, `.
         value: Option<String>,
@@ -78,16 +66,13 @@ pub enum Statement {
     Show(String),
     /// `PREPARE`
     Prepare {
-        /// The name.
         name: String,
         /// The types of the first parameters.
         types: Vec<SqlType>,
-        /// The statement.
         statement: Box<Self>,
     },
     /// `EXECUTE`
     Execute {
-        /// The name.
         name: String,
         /// The values of the parameters.
         parameters: Vec<ast::Expr>,
@@ -100,7 +85,6 @@ pub enum Statement {
         name: String,
         /// Its rows have the binary format.
         is_binary: bool,
-        /// The query.
         query: Box<Self>,
     },
     /// `FETCH`, or `MOVE`
@@ -109,7 +93,6 @@ pub enum Statement {
         name: String,
         /// The number of rows, or all.
         count: Option<u64>,
-        /// Skips the rows.
         is_move: bool,
     },
     /// `CLOSE`, of all cursors without a name.
@@ -118,7 +101,6 @@ pub enum Statement {
     Discard,
     /// `CREATE DATABASE`
     CreateDatabase {
-        /// The name.
         name: String,
         /// No error if it exists.
         if_not_exists: bool,
@@ -127,7 +109,6 @@ pub enum Statement {
     },
     /// `DROP DATABASE`
     DropDatabase {
-        /// The name.
         name: String,
         /// No error if it does not exist.
         if_exists: bool,
@@ -177,12 +158,10 @@ pub struct Copy {
     pub options: Vec<(String, String)>,
 }
 
-/// What `COPY` copies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CopySource {
     /// A table, and some of its columns or none for all.
     Table(String, Vec<String>),
-    /// A query.
     Query(Box<ast::Query>),
 }
 
@@ -193,7 +172,6 @@ pub enum Definition {
     CreateTable(CreateTable),
     /// `ALTER TABLE`
     AlterTable {
-        /// The table.
         name: String,
         /// No error if it does not exist.
         if_exists: bool,
@@ -204,7 +182,6 @@ pub enum Definition {
     CreateIndex(CreateIndex),
     /// `CREATE VIEW`
     CreateView {
-        /// The name.
         name: String,
         /// Replaces a view of this name.
         or_replace: bool,
@@ -217,20 +194,16 @@ pub enum Definition {
     },
     /// `CREATE SEQUENCE`
     CreateSequence {
-        /// The name.
         name: String,
         /// No error if it exists.
         if_not_exists: bool,
-        /// Its options.
         options: SequenceOptions,
         /// The table and column that own it.
         owner: Option<(String, String)>,
     },
     /// `DROP TABLE`, `DROP INDEX`, `DROP VIEW`, `DROP SEQUENCE`
     Drop {
-        /// What to drop.
         kind: DropKind,
-        /// The names.
         names: Vec<String>,
         /// No error if one does not exist.
         if_exists: bool,
@@ -242,24 +215,18 @@ pub enum Definition {
 /// The kind of a relation to drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropKind {
-    /// Tables.
     Table,
-    /// Indexes.
     Index,
-    /// Views.
     View,
-    /// Sequences.
     Sequence,
 }
 
 /// `CREATE TABLE`
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CreateTable {
-    /// The name.
     pub name: String,
     /// No error if it exists.
     pub if_not_exists: bool,
-    /// The columns.
     pub columns: Vec<ColumnDefinition>,
     /// The constraints, also those of columns.
     pub constraints: Vec<Constraint>,
@@ -270,15 +237,11 @@ pub struct CreateTable {
 /// A column of `CREATE TABLE` or `ADD COLUMN`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnDefinition {
-    /// The name.
     pub name: String,
-    /// The type.
     pub sql_type: SqlType,
-    /// With `NOT NULL`.
     pub not_null: bool,
     /// The SQL text of the default expression.
     pub default: Option<String>,
-    /// Serial or identity.
     pub generated: Option<(GeneratedKind, SequenceOptions)>,
 }
 
@@ -317,13 +280,10 @@ pub struct SequenceOptions {
 pub struct CreateIndex {
     /// The name, or none to derive one.
     pub name: Option<String>,
-    /// The table.
     pub table: String,
     /// No error if it exists.
     pub if_not_exists: bool,
-    /// The columns.
     pub columns: Vec<(String, Direction)>,
-    /// With `UNIQUE`.
     pub is_unique: bool,
     /// The columns of `INCLUDE`, which Spanner calls `STORING`.
     pub storing: Vec<String>,

@@ -202,7 +202,6 @@ impl SqlType {
         }
     }
 
-    /// An integer type.
     #[must_use]
     pub const fn is_integer(&self) -> bool {
         matches!(self, Self::Int2 | Self::Int4 | Self::Int8)

@@ -44,18 +44,14 @@ pub enum Value {
     Uuid([u8; 16]),
     /// `jsonb`, as the text that PostgreSQL prints.
     Jsonb(String),
-    /// An array.
     Array(Array),
 }
 
 /// A span of time. The three units are kept apart, because months and days vary in length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Interval {
-    /// Months.
     pub months: i32,
-    /// Days.
     pub days: i32,
-    /// Microseconds.
     pub micros: i64,
 }
 
@@ -94,7 +90,6 @@ pub(crate) fn compare_floats(a: f64, b: f64) -> Ordering {
 }
 
 impl Value {
-    /// True for NULL.
     #[must_use]
     pub const fn is_null(&self) -> bool {
         matches!(self, Self::Null)

@@ -75,7 +75,6 @@ pub trait Chunked: Clone + fmt::Debug {
     /// The kind of its state machine.
     fn kind(&self) -> Kind;
 
-    /// Its log position.
     fn progress(&self) -> &Progress;
 
     /// Appends the kind's own fields to the header.
@@ -98,7 +97,6 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Preserves everything.
     #[must_use]
     pub fn all() -> Self {
         Self { watermark: Timestamp(0), cells: cell::Range::all() }
@@ -346,7 +344,6 @@ pub fn unexpected(tag: u8) -> LoadError {
 
 /// A record of a part.
 pub trait Record: Copy {
-    /// Maximum encoded bytes.
     fn size(&self) -> usize;
 
     /// Appends the encoding to `out`.

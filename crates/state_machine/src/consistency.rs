@@ -39,7 +39,6 @@ pub enum Consistency {
 /// A position in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogPlace {
-    /// The cohort.
     pub cohort: CohortId,
     /// The last entry up to and including this position.
     pub lsn: Lsn,
@@ -48,7 +47,6 @@ pub struct LogPlace {
 /// The state that a read was answered from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AsOf {
-    /// Its last entry.
     pub place: LogPlace,
     /// The timestamp of that entry, or the timestamp asked for.
     pub timestamp: Timestamp,

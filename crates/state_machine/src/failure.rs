@@ -17,7 +17,6 @@ pub enum Failure {
     VersionMismatch {
         /// The first column with an unmet condition.
         column: Bytes,
-        /// The expected version.
         expected: Timestamp,
         /// The actual version; 0 if the column is absent.
         actual: Timestamp,

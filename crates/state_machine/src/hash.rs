@@ -12,7 +12,6 @@ impl LogicalHash {
         Self(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Adds a word.
     pub fn word(&mut self, word: u64) {
         let mixed = (self.0 ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
         self.0 = mixed ^ (mixed >> 32);

@@ -113,7 +113,6 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
     }
 }
 
-/// A successful response.
 pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
@@ -128,7 +127,6 @@ impl<R: Response> Response for Box<R> {
 /// The first step of a read.
 #[derive(Debug)]
 pub enum ReadStep<R, Q> {
-    /// The outcome.
     Answer(Outcome<R>),
     /// A query that gives the outcome and may have to wait for the disk.
     Evaluate(Q),
@@ -137,7 +135,6 @@ pub enum ReadStep<R, Q> {
 /// The first step of a change.
 #[derive(Debug)]
 pub enum Payload<Q> {
-    /// Propose this command.
     Command(Bytes),
     /// Evaluate this query to determine the command. The request holds its locks meanwhile.
     Decide(Q),
@@ -227,7 +224,6 @@ pub struct Decision {
 pub trait View: Clone + fmt::Debug + Send + Sync + 'static {
     /// The machine's request type.
     type Request;
-    /// The query type.
     type Read;
 
     /// The query for a request; none if the view cannot answer it.
@@ -371,7 +367,6 @@ pub struct Hold {
     pub owner: u64,
     /// The timestamp that it reads at.
     pub timestamp: Timestamp,
-    /// Ends the hold.
     pub release: bool,
 }
 
@@ -387,7 +382,6 @@ pub struct Past {
 /// Commands that a leader proposes periodically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Housekeeping {
-    /// The commands.
     pub commands: Vec<Bytes>,
     /// The number of sessions that the commands expire.
     pub sessions_expired: u64,
@@ -401,9 +395,7 @@ pub trait StateMachine: fmt::Debug + Sized {
     /// Its kind; never changes. Even if and only if [`StateMachine::split_request`] is implemented.
     const KIND: Kind;
 
-    /// Its requests.
     type Request: Request;
-    /// Its successful responses.
     type Response: Response;
     /// Effects specific to this kind.
     type Event: Clone + fmt::Debug + PartialEq + Eq;

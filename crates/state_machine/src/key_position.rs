@@ -7,7 +7,6 @@ use bytes::Bytes;
 /// A position in key order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyPosition {
-    /// At this key.
     At(Bytes),
     /// Immediately below this exclusive end, where a reverse scan begins. None is above every key.
     Below(Option<Bytes>),

@@ -14,8 +14,6 @@
 //! **Architecture invariant:** no IO except through `store::files::Files`, no clock, no randomness, no iteration over
 //! hash maps. Nothing here names a particular state machine.
 
-#![warn(missing_docs)]
-
 pub mod checkpoint;
 pub mod consistency;
 pub mod failure;

@@ -29,16 +29,13 @@ enum Spans {
 /// Keys that are locked in one mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockSpan {
-    /// The keys.
     pub keys: LockKeys,
-    /// The mode.
     pub mode: LockMode,
 }
 
 /// One key, or a range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockKeys {
-    /// One key.
     Key(Bytes),
     /// Every key of a range.
     Range(KeyRange),
@@ -70,7 +67,6 @@ pub enum LockMode {
 }
 
 impl Locks {
-    /// Locks no key.
     pub const NONE: Self = Self { spans: Spans::None, owner: None };
 
     /// Locks one key or range.
@@ -91,19 +87,16 @@ impl Locks {
         Self { owner: Some(owner), ..self }
     }
 
-    /// Locks one key.
     #[must_use]
     pub fn key(key: Bytes, mode: LockMode) -> Self {
         Self::one(LockSpan { keys: LockKeys::Key(key), mode })
     }
 
-    /// Locks every key.
     #[must_use]
     pub fn all(mode: LockMode) -> Self {
         Self::one(LockSpan { keys: LockKeys::Range(KeyRange::default()), mode })
     }
 
-    /// The locked keys.
     #[must_use]
     pub fn spans(&self) -> &[LockSpan] {
         match &self.spans {

@@ -25,11 +25,8 @@ pub enum ApplyError {
     /// The entry is not the direct successor of the last one applied.
     #[error("cohort {cohort}: entry {lsn} (after {previous}) does not follow {last_applied}, the last one applied")]
     NotSuccessor {
-        /// The cohort.
         cohort: CohortId,
-        /// The entry.
         lsn: Lsn,
-        /// The entry's predecessor.
         previous: Lsn,
         /// The last entry applied.
         last_applied: Lsn,
@@ -37,31 +34,20 @@ pub enum ApplyError {
     /// The entry's timestamp is not greater than that of the last one applied.
     #[error("cohort {cohort}: entry {lsn} has timestamp {timestamp}, not after {last_timestamp}, the last one applied")]
     TimestampNotAfter {
-        /// The cohort.
         cohort: CohortId,
-        /// The entry.
         lsn: Lsn,
-        /// The entry's timestamp.
         timestamp: Timestamp,
         /// The timestamp of the last entry applied.
         last_timestamp: Timestamp,
     },
     /// The entry's payload is not a command of this state machine.
     #[error("cohort {cohort}: cannot decode the command of entry {lsn}: {source}")]
-    Undecodable {
-        /// The cohort.
-        cohort: CohortId,
-        /// The entry.
-        lsn: Lsn,
-        /// The decoding error.
-        source: DecodeError,
-    },
+    Undecodable { cohort: CohortId, lsn: Lsn, source: DecodeError },
 }
 
 /// The position of a state in its cohort's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The cohort.
     pub cohort: CohortId,
     /// The LSN of the last applied entry.
     pub last_applied: Lsn,

@@ -78,7 +78,6 @@ impl ClientSessionId {
 /// Identifies a write of a session: at most one write with a stamp is ever executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionStamp {
-    /// The session.
     pub session: ClientSessionId,
     /// The number of the write in the session, from 1.
     pub sequence: u64,
@@ -100,17 +99,14 @@ pub trait Remembered: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// If an executed change cannot have this outcome.
     fn of(outcome: &Outcome<Self::Response>) -> Self;
 
-    /// Restores the outcome.
     fn outcome(&self) -> Outcome<Self::Response>;
 
     /// Bytes on the heap, without the size of the type.
     fn heap_bytes(&self) -> usize;
 
-    /// Encoded bytes.
     fn encoded_bytes(&self) -> usize;
 }
 
-/// One client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSession<O> {
     /// Timestamp of the last entry that used it.

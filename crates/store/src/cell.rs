@@ -119,7 +119,6 @@ pub struct Range {
 }
 
 impl Range {
-    /// Every key.
     #[must_use]
     pub fn all() -> Self {
         Self { start: Bytes::new(), end: None }

@@ -25,7 +25,6 @@ const FOOTER: u8 = 2;
 /// The directory of the checkpoints.
 pub const DIRECTORY: &str = "checkpoints";
 
-/// Identifies a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointMeta {
     /// The cohort that the state belongs to.

@@ -17,9 +17,7 @@ pub enum StoreError {
     /// The directory has an unknown format.
     #[error("{what} has format {found}; this version reads format {known}")]
     OtherFormat {
-        /// The affected file.
         what: &'static str,
-        /// The format found.
         found: u32,
         /// The format of this version.
         known: u32,
@@ -27,16 +25,10 @@ pub enum StoreError {
     /// Both copies are damaged or missing: the disk is lost, and the node must rejoin as a new replica with a new
     /// incarnation (guarantee 6).
     #[error("no intact copy of the {what} remains: this disk is lost; format it with a new incarnation")]
-    Lost {
-        /// The lost data.
-        what: &'static str,
-    },
+    Lost { what: &'static str },
     /// Forced data of a single-node cluster is damaged, and there is no other copy for a repair. Nothing was changed.
     #[error("{what} is damaged, and a cluster of one node has no other copy")]
-    NoCopyToRepairFrom {
-        /// The damaged data.
-        what: String,
-    },
+    NoCopyToRepairFrom { what: String },
     /// The directory belongs to another node, cluster or incarnation.
     #[error("the data directory belongs to node {node} of another cluster or incarnation, or with other members")]
     OtherIdentity {
@@ -48,12 +40,10 @@ pub enum StoreError {
         "the data directory has no identity but contains a node's data: it is not formatted, to preserve that data"
     )]
     InUse,
-    /// `segment_bytes` is invalid.
     #[error("segment_bytes must be a multiple of 4096 and at least {least}, not {found}")]
     SegmentBytes {
         /// The smallest valid value.
         least: u64,
-        /// The configured value.
         found: u64,
     },
 }

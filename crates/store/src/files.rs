@@ -53,7 +53,6 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// Through the page cache.
     pub const BUFFERED: Self = Self { direct: false };
-    /// Direct IO.
     pub const DIRECT: Self = Self { direct: true };
 }
 

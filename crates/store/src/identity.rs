@@ -45,7 +45,6 @@ pub struct Host {
 pub struct Owner {
     pub cluster: ClusterId,
     pub node: NodeId,
-    /// The disk.
     pub incarnation: Incarnation,
 }
 

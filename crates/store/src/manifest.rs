@@ -44,9 +44,7 @@ pub struct CheckpointRef {
 /// The hard state of one cohort's replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CohortManifest {
-    /// The newest promise.
     pub promised: Promise,
-    /// The newest checkpoint.
     pub checkpoint: Option<CheckpointRef>,
     /// The SSTables with the rows as of the checkpoint.
     pub sstables: Arc<[SstableRef]>,

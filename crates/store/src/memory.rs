@@ -27,9 +27,7 @@ const PUNCHED: u8 = 0xdb;
 pub struct Counters {
     /// Operations that change something, including forces: the possible crash points.
     pub operations: u64,
-    /// Files forced.
     pub syncs: u64,
-    /// Directories forced.
     pub directory_syncs: u64,
     pub bytes_written: u64,
 }

@@ -212,9 +212,7 @@ type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Bulk>);
 /// The data of a cohort in files that a manifest names with a checkpoint.
 #[derive(Debug)]
 pub enum Bulk {
-    /// SSTables.
     Tree(Box<Tree>),
-    /// Blocks in place.
     Stream(Box<StreamStore>),
 }
 

@@ -148,7 +148,6 @@ pub enum SstableError {
     /// It is damaged, or another SSTable: it must be fetched from another replica.
     #[error("{path} is damaged at byte {offset}, or is another SSTable")]
     Damaged {
-        /// The affected file.
         path: String,
         /// Byte offset of the damaged part.
         offset: u64,

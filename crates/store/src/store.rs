@@ -94,7 +94,6 @@ impl<F: Files> Store<F> {
         }
     }
 
-    /// The underlying files.
     #[must_use]
     pub fn files(&self) -> &F {
         &self.files
@@ -195,7 +194,6 @@ impl<F: Files> Store<F> {
         self.log.segments_mut().next_job(current, self.config.segments_ahead.max(1))
     }
 
-    /// Completes a job.
     pub fn segment_done(&mut self, job: SegmentJob) {
         self.log.segments_mut().job_done(job);
     }

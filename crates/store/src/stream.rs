@@ -92,19 +92,13 @@ pub enum StreamError {
     /// The content of a block does not have its checksum.
     #[error("block {block} of {path} is damaged")]
     DamagedBlock {
-        /// The data file.
         path: String,
         /// The number of the block in the stream.
         block: u64,
     },
     /// A map file, or a received file, is invalid.
     #[error("{path} is invalid: {reason}")]
-    Invalid {
-        /// The file.
-        path: String,
-        /// The cause.
-        reason: &'static str,
-    },
+    Invalid { path: String, reason: &'static str },
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -307,7 +301,6 @@ impl Edit<'_> {
         self.0.put(block, content);
     }
 
-    /// Makes blocks empty.
     pub fn clear(&mut self, blocks: Range<u64>, to: Empty) {
         if !blocks.is_empty() {
             self.0.clear(blocks, to);
@@ -316,7 +309,6 @@ impl Edit<'_> {
 }
 
 impl StreamStore {
-    /// An empty stream.
     #[must_use]
     pub fn new(site: Site) -> Self {
         Self::of(site, Map::default(), Vec::new(), None, Sequence(0))
@@ -381,7 +373,6 @@ impl StreamStore {
         self.shared.complete_from
     }
 
-    /// Bytes in layers.
     #[must_use]
     pub fn layer_bytes(&self) -> u64 {
         let live = self.shared.read();

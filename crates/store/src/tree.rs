@@ -107,7 +107,6 @@ pub struct Site {
     pub owner: Owner,
     /// The cohort that it belongs to.
     pub cohort: CohortId,
-    /// Its sizes.
     pub config: Config,
     /// The node's block cache.
     pub cache: Arc<BlockCache>,
@@ -126,7 +125,6 @@ pub type OpenSstables = BTreeMap<SstableId, Arc<Sstable>>;
 pub struct Tree {
     site: Site,
     active: Arc<Memtable>,
-    /// Newest first.
     frozen: Arc<[Arc<Memtable>]>,
     /// Recently flushed memtables, as long as there is space for them.
     recent: RecentOfTree,
@@ -191,7 +189,6 @@ impl SstableNumbers {
 }
 
 impl Tree {
-    /// An empty tree.
     #[must_use]
     pub fn new(site: Site) -> Self {
         Self {
@@ -455,7 +452,6 @@ impl Tree {
         self.levels.refs().into_iter().zip(self.levels.sstables().cloned()).collect()
     }
 
-    /// Versions in memtables.
     #[must_use]
     pub fn entries_in_memory(&self) -> usize {
         self.active.entries() + self.frozen.iter().map(|memtable| memtable.entries()).sum::<usize>()

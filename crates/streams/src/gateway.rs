@@ -88,12 +88,7 @@ pub struct CallId(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Submit a request to the disk's table, and pass the outcome to [`Gateway::answered`].
-    Call {
-        /// The call.
-        call: CallId,
-        /// The request.
-        request: StripeRequest,
-    },
+    Call { call: CallId, request: StripeRequest },
     /// Send a reply to the client.
     Reply(Reply),
 }
@@ -103,7 +98,6 @@ pub enum Action {
 pub struct Reply {
     /// The client's number of the request.
     pub cookie: u64,
-    /// The result.
     pub result: RequestResult,
 }
 
@@ -112,20 +106,15 @@ pub struct Reply {
 pub enum RequestResult {
     /// It is executed, and durable.
     Done,
-    /// The bytes read.
     Read {
-        /// The first byte.
         offset: u64,
         /// Whether the reply must be in one chunk.
         is_whole: bool,
-        /// The bytes.
         runs: Vec<Run>,
     },
     /// The allocation from the first byte of the request on.
     Status(Vec<Extent>),
-    /// It failed.
     Failed {
-        /// The error.
         errno: Errno,
         /// The reason, for people.
         message: String,
@@ -133,7 +122,6 @@ pub enum RequestResult {
 }
 
 impl Reply {
-    /// Encodes the reply.
     pub fn encode(self, replies: Replies, out: &mut Vec<Bytes>) {
         match self.result {
             RequestResult::Done => replies.done(self.cookie, out),

@@ -50,7 +50,6 @@ pub struct Layout {
 /// Adjacent bytes of a disk within one stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// The stripe.
     pub stripe: StripeId,
     /// The first byte in the address space of the stripe.
     pub local: u64,

@@ -67,7 +67,6 @@ pub trait Exports {
 pub enum Errno {
     /// The export is read-only.
     NotPermitted = 1,
-    /// The request failed.
     Io = 5,
     /// Too little memory now.
     NoMemory = 12,
@@ -79,7 +78,6 @@ pub enum Errno {
     Overflow = 75,
     /// The request would not be fast.
     NotSupported = 95,
-    /// The server stops.
     Shutdown = 108,
 }
 
@@ -91,12 +89,7 @@ pub enum NbdError {
     UnknownClientFlags(u32),
     /// An option or a request does not begin with its magic number.
     #[error("expected magic {expected:#x}, found {found:#x}")]
-    WrongMagic {
-        /// The number required.
-        expected: u64,
-        /// The number received.
-        found: u64,
-    },
+    WrongMagic { expected: u64, found: u64 },
     /// A client without fixed newstyle sent another option than the export's name.
     #[error("option {0} without fixed newstyle negotiation")]
     NotFixedNewstyle(u32),
@@ -105,9 +98,7 @@ pub enum NbdError {
     TooLarge {
         /// The part of the message.
         what: &'static str,
-        /// Its size.
         bytes: u32,
-        /// The limit.
         limit: u32,
     },
     /// The client negotiates without end.

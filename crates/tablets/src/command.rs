@@ -45,7 +45,6 @@ pub enum Command {
     Write {
         /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
-        /// The row.
         key: Bytes,
         /// The columns, each with its new value; none deletes the column.
         columns: Vec<(Bytes, Option<Bytes>)>,
@@ -54,7 +53,6 @@ pub enum Command {
     DeleteRow {
         /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
-        /// The row.
         key: Bytes,
     },
     /// Writes nothing, because a condition was not met. The session records the refusal, so that a retry is not
@@ -62,16 +60,12 @@ pub enum Command {
     Refuse {
         /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
-        /// The row.
         key: Bytes,
-        /// The unmet condition.
         mismatch: Mismatch,
     },
     /// Commits a transaction: its version is the timestamp of this entry. The proposer has validated its reads.
     Commit {
-        /// Identifies the transaction.
         stamp: SessionStamp,
-        /// The coordinator's key.
         key: Bytes,
         /// The writes in this range.
         writes: Vec<RowChange>,
@@ -80,9 +74,7 @@ pub enum Command {
     },
     /// Aborts a transaction, because its reads were not valid any more. The session records that, as for a refusal.
     Conflict {
-        /// Identifies the transaction.
         stamp: SessionStamp,
-        /// The coordinator's key.
         key: Bytes,
         /// Why, for the client.
         reason: String,
@@ -101,7 +93,6 @@ pub enum Command {
     },
     /// Ends a prepared transaction. Has no effect if this prepare is resolved.
     Resolve {
-        /// The transaction.
         transaction: TransactionId,
         /// The timestamp of the prepare's entry.
         prepared: Timestamp,
@@ -109,17 +100,9 @@ pub enum Command {
         committed: Option<Timestamp>,
     },
     /// Aborts a transaction, unless it has an outcome.
-    Abort {
-        /// Identifies the transaction.
-        stamp: SessionStamp,
-        /// The coordinator's key.
-        key: Bytes,
-    },
+    Abort { stamp: SessionStamp, key: Bytes },
     /// All participants have resolved these transactions: no one will ask for their outcome again.
-    Forget {
-        /// The transactions.
-        transactions: Vec<TransactionId>,
-    },
+    Forget { transactions: Vec<TransactionId> },
     /// Ends sessions, each unless it was used after the given timestamp (guarantee 10).
     ExpireSessions {
         /// The sessions, each with the last use that the proposer saw.

@@ -15,9 +15,7 @@ use crate::transaction::{Commit, Prepare};
 /// A query on the rows of a tablet as of one moment.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// The rows.
     pub view: TabletView,
-    /// The query.
     pub question: Question,
     /// Whether it waits for prepared transactions that may change the answer.
     pub waits: bool,
@@ -43,7 +41,6 @@ impl Evaluation {
 pub enum Question {
     /// Reads columns of a row.
     Get {
-        /// The row.
         key: Bytes,
         /// The columns to read.
         columns: Columns,

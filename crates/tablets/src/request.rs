@@ -20,7 +20,6 @@ pub type Outcome = state_machine::Outcome<TableResponse>;
 /// A change of one column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mutation {
-    /// The column's name.
     pub column: Bytes,
     /// The new value; none deletes the column.
     pub value: Option<Bytes>,
@@ -33,7 +32,6 @@ pub struct Mutation {
 pub struct Write {
     /// Makes retries idempotent; without a stamp a retry may execute again.
     pub stamp: Option<SessionStamp>,
-    /// The row.
     pub key: Bytes,
     /// The changes: at least one, and at most one for each column.
     pub mutations: Vec<Mutation>,
@@ -47,12 +45,10 @@ impl Write {
     }
 }
 
-/// An unmet condition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mismatch {
     /// The first column with an unmet condition.
     pub column: Bytes,
-    /// The expected version.
     pub expected: Timestamp,
     /// The actual version; 0 if the column is absent.
     pub actual: Timestamp,
@@ -131,29 +127,23 @@ pub enum TableRequest {
         /// The key; empty: the first range.
         key: Bytes,
     },
-    /// Writes a row.
     Write(Write),
     /// Deletes a row, with all its columns.
     DeleteRow {
-        /// Makes retries idempotent.
         stamp: Option<SessionStamp>,
-        /// The row.
         key: Bytes,
     },
     /// Reads the named columns of a row, or all.
     Get {
-        /// The row.
         key: Bytes,
         /// The columns to read.
         columns: Columns,
-        /// The consistency level.
         consistency: Consistency,
     },
     /// Reads a page of rows.
     Scan {
         /// The rows to read.
         scan: Scan,
-        /// The consistency level.
         consistency: Consistency,
     },
     /// Commits a transaction, as its coordinator or as its only range.
@@ -162,7 +152,6 @@ pub enum TableRequest {
     Prepare(Box<Prepare>),
     /// Ends a prepared transaction. Only nodes send it.
     Resolve {
-        /// The transaction.
         transaction: TransactionId,
         /// The timestamp of the prepare that is meant.
         prepared: Timestamp,
@@ -171,16 +160,12 @@ pub enum TableRequest {
     },
     /// Returns the outcome of a transaction, and aborts it if it has none yet.
     Abort {
-        /// The coordinator's key.
         key: Bytes,
-        /// Identifies the transaction.
         stamp: SessionStamp,
     },
     /// Releases the read locks of a transaction in the range that holds a key.
     Unlock {
-        /// The key.
         key: Bytes,
-        /// The transaction.
         owner: LockOwner,
     },
     /// Keeps the versions that a reader at a timestamp needs, in the range that contains a key, until the hold is released or expires.
@@ -189,7 +174,6 @@ pub enum TableRequest {
         key: Bytes,
         /// Identifies the hold, together with the timestamp. Every further request with both renews it.
         owner: u64,
-        /// The timestamp.
         timestamp: Timestamp,
         /// Release the hold instead.
         release: bool,
@@ -210,7 +194,6 @@ pub enum TableRequest {
 /// One column in a response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
-    /// The column's name.
     pub column: Bytes,
     pub value: Bytes,
     /// Its version: the commit timestamp of the write.

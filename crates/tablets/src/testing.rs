@@ -171,7 +171,6 @@ pub(crate) fn stamped(write: Write, session: ClientSessionId, sequence: u64, fir
     Write { stamp: Some(SessionStamp { session, sequence, first_incomplete }), ..write }
 }
 
-/// `length` random bytes.
 pub(crate) fn noise(random: &mut SplitMix64, length: usize) -> Bytes {
     (0..length).map(|_| random.draw().to_le_bytes()[0]).collect()
 }

@@ -33,7 +33,6 @@ use store::tree::CELL_OVERHEAD_BYTES;
 /// The identity of a transaction: its commit's number in a session of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId {
-    /// The session.
     pub session: ClientSessionId,
     /// The number of the commit in the session.
     pub sequence: u64,
@@ -48,7 +47,6 @@ impl From<&SessionStamp> for TransactionId {
 /// Where the outcome of a transaction is decided.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator {
-    /// The table.
     pub table: String,
     /// The range that holds this key decides.
     pub key: Bytes,
@@ -59,7 +57,6 @@ pub struct Coordinator {
 /// Keys that a transaction has read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReadSpan {
-    /// The keys.
     pub range: KeyRange,
     /// The timestamp of the state that was read.
     pub seen: Timestamp,
@@ -68,7 +65,6 @@ pub struct ReadSpan {
 /// The change of a row by a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowChange {
-    /// The row.
     pub key: Bytes,
     /// Whether the row is deleted first, with all its columns.
     pub deletes_row: bool,
@@ -88,7 +84,6 @@ pub struct TransactionPart {
 /// A range that has prepared a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Participant {
-    /// The range's cohort.
     pub cohort: CohortId,
     /// The timestamp of the prepare's entry, which identifies the prepare.
     pub prepared: Timestamp,
@@ -97,9 +92,7 @@ pub struct Participant {
 /// Commits a transaction, as its coordinator or as the only range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Commit {
-    /// Identifies the transaction.
     pub stamp: SessionStamp,
-    /// The coordinator's key.
     pub key: Bytes,
     /// The priority of its locks.
     pub owner: LockOwner,
@@ -123,7 +116,6 @@ pub struct Prepare {
 /// The outcome of a transaction according to its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TransactionOutcome {
-    /// It is committed.
     Committed {
         /// The version of all its writes.
         timestamp: Timestamp,

@@ -15,7 +15,6 @@ pub struct Service {
 
 /// Clients of the nodes' gRPC services.
 pub const GRPC: Service = Service { variable: "LOGGOS_AT", port_base: 7200 };
-/// ZooKeeper clients.
 pub const ZOOKEEPER: Service = Service { variable: "LOGGOS_ZK_AT", port_base: 2180 };
 
 impl Service {

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 use crate::stop::Stop;
 
-/// The output format.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     json: bool,

@@ -29,7 +29,6 @@ pub enum Stop {
     /// The command line or its input is invalid.
     #[error("{message}")]
     Invalid {
-        /// The error message.
         message: String,
         /// For a load: the invalid line of its file, and the progress so far.
         at: Option<LoadedUntil>,
@@ -47,7 +46,6 @@ pub enum Stop {
     AppendCutShort {
         /// The error that stopped it.
         error: Box<Self>,
-        /// The records appended.
         appended: Appended,
     },
     /// The cluster returned an error, or did not respond.
@@ -75,7 +73,6 @@ pub enum Stop {
     /// A local file or device failed.
     #[error("can't {what}: {error}")]
     Io {
-        /// The failed operation.
         what: String,
         /// The error of the operating system.
         error: io::Error,

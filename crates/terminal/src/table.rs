@@ -17,7 +17,6 @@ impl<const N: usize> Table<N> {
         Self { lines: vec![heading.map(str::to_owned)], omits_heading: false }
     }
 
-    /// Adds a row.
     pub fn add(&mut self, line: [String; N]) {
         self.lines.push(line);
     }

@@ -33,7 +33,6 @@ pub trait Wire: Sized {
     /// The input is not a valid encoding. Decoding never panics, and allocates no more than the size of the input.
     fn decode(input: &mut Reader) -> Result<Self, DecodeError>;
 
-    /// The encoding.
     fn to_bytes(&self) -> Bytes {
         let mut out = Writer::new();
         self.encode(&mut out);

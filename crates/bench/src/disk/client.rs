@@ -72,7 +72,6 @@ pub(super) async fn fill(disk: &Uri, span: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Requests in progress.
 pub(super) struct Load {
     client: Client,
     shape: Shape,

@@ -74,7 +74,6 @@ impl Watch {
         Ok(Self { marks, _questions: questions })
     }
 
-    /// The observed times.
     pub(crate) fn stop(self) -> Marks {
         *self.marks.borrow()
     }

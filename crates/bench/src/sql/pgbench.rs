@@ -92,7 +92,6 @@ pub(super) async fn succeed(mut command: Command, patience: Duration) -> Result<
     Err(Stop::Refused(format!("{program}: {shown}")))
 }
 
-/// Executes statements.
 pub(super) async fn psql(endpoint: &Endpoint, database: &str, statements: &str) -> Result<String, Stop> {
     let mut psql = command("psql", endpoint);
     psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "--dbname", database, "--command", statements]);

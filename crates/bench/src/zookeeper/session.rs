@@ -23,7 +23,6 @@ pub(super) struct Session {
     stream: TcpStream,
     frames: Frames,
     writer: Writer,
-    /// Bytes to send.
     output: BytesMut,
     input: Vec<u8>,
     next_xid: i32,

@@ -102,7 +102,6 @@ impl Catalog {
         replacements
     }
 
-    /// Plans these placements.
     pub(super) fn replace(&mut self, absent: &[NodeId], suspected: &[NodeId]) -> Option<Change> {
         let mut begun = false;
         for (cohort, nodes) in self.replacements(absent, suspected) {

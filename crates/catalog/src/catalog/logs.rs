@@ -39,7 +39,6 @@ pub struct LogRecord {
     pub stripes: u32,
     /// The number of units each chain should have.
     pub copies: u32,
-    /// The current projection.
     pub projection: Projection,
     /// The units in the current projection and the spare units, each with its disk, in order of unit id.
     pub units: Vec<(UnitId, Member)>,

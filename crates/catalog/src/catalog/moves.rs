@@ -18,11 +18,9 @@ use state_machine::failure::{invalid, precondition};
 /// A range whose replicas are moving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The range's cohort.
     pub cohort: CohortId,
     /// The number of the plan.
     pub plan: u64,
-    /// The planned members.
     pub members: Vec<Member>,
 }
 

@@ -50,7 +50,6 @@ pub struct NodeRecord {
     pub peer: String,
     /// The `address:port` of the gRPC endpoint for clients.
     pub grpc: String,
-    /// Its membership state.
     pub standing: Standing,
 }
 

@@ -17,7 +17,6 @@ use crate::request::Outcome;
 /// A split in progress, with all that is needed to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SplitUnderWay {
-    /// The table's name.
     pub name: String,
     /// The kind of the table's state machines.
     pub kind: Kind,

@@ -91,7 +91,6 @@ impl Part<'_> {
 /// Metadata of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableRecord {
-    /// Its options.
     pub options: TableOptions,
     /// Its ranges, in order of key. They partition the key space.
     pub ranges: Vec<RangeRecord>,

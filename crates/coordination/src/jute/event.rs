@@ -14,9 +14,7 @@ record! {
 /// The kind of change of a watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventType {
-    /// It was created.
     Created = 1,
-    /// It was deleted.
     Deleted = 2,
     /// Its data was set.
     DataChanged = 3,

@@ -8,7 +8,6 @@ pub enum FrameError {
     /// The length is negative or above the limit.
     #[error("frame length {length} is out of range: at most {limit} bytes (jute.maxbuffer)")]
     Length {
-        /// The received length.
         length: i32,
         /// The limit in bytes.
         limit: usize,
@@ -51,7 +50,6 @@ impl Frames {
         Ok(Some(self.buffer.split_to(length).freeze()))
     }
 
-    /// Buffered bytes.
     #[must_use]
     pub fn held(&self) -> usize {
         self.buffer.len()

@@ -42,7 +42,6 @@ pub trait Headed<'a>: Sized {
     /// # Errors
     /// When this kind of request does not permit the operation, or it cannot be decoded.
     fn decode(op: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
-    /// The operation code.
     fn op(&self) -> i32;
     /// Writes the operation without the header.
     fn encode(&self, writer: &mut Writer);
@@ -215,7 +214,6 @@ impl<'a> MultiResult<'a> {
         }
     }
 
-    /// Writes the terminator.
     pub fn encode_end(writer: &mut Writer) {
         END.encode(writer);
     }

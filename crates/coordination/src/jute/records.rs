@@ -3,7 +3,6 @@
 use super::{Sequence, record};
 
 record! {
-    /// A node's metadata.
     Stat {
         czxid: i64,
         mzxid: i64,

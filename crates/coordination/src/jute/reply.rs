@@ -3,9 +3,7 @@
 use super::records::{AclList, Strings};
 use super::{Sequence, Stat, record};
 
-/// Reserved xids.
 pub mod xid {
-    /// Of watch events.
     pub const NOTIFICATION: i32 = -1;
     /// Of pings and their replies.
     pub const PING: i32 = -2;
@@ -43,7 +41,6 @@ record! {
 }
 
 record! {
-    /// getData.
     DataReply<'a> {
         data: Option<&'a [u8]>,
         stat: Stat,
@@ -66,7 +63,6 @@ record! {
 }
 
 record! {
-    /// getACL.
     AclReply<'a> {
         acl: AclList<'a>,
         stat: Stat,
@@ -74,7 +70,6 @@ record! {
 }
 
 record! {
-    /// getAllChildrenNumber.
     NumberReply {
         number: i32,
     }
@@ -96,7 +91,6 @@ record! {
 }
 
 record! {
-    /// whoAmI.
     WhoAmIReply<'a> {
         clients: Sequence<'a, ClientInfo<'a>>,
     }

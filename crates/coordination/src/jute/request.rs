@@ -112,7 +112,6 @@ record! {
 }
 
 record! {
-    /// checkWatches and removeWatches.
     WatchesOfType<'a> {
         path: &'a str,
         kind: i32,
@@ -138,10 +137,8 @@ record! {
     }
 }
 
-/// Creates a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
-    /// The operation.
     pub kind: CreateKind,
     /// The path; for sequential nodes, the prefix.
     pub path: &'a str,
@@ -164,7 +161,6 @@ pub enum CreateKind {
 }
 
 impl CreateKind {
-    /// The operation code.
     #[must_use]
     pub const fn op(self) -> i32 {
         match self {
@@ -269,7 +265,6 @@ macro_rules! requests {
                 })
             }
 
-            /// The operation code.
             #[must_use]
             pub const fn op(&self) -> i32 {
                 match self {

@@ -34,7 +34,6 @@ pub(super) struct Opening {
 enum Step {
     /// Reads position 0.
     Probe,
-    /// Creates the log.
     Create,
     /// Searches for a snapshot.
     Search(Box<Finder<Restorer>>),

@@ -15,11 +15,9 @@ use crate::state::{Outcome, State};
 /// The invariants and the data to check them.
 #[derive(Debug, Default)]
 pub struct Checks {
-    /// The first violation.
     pub violation: Option<String>,
     /// Number of occurrences of each kind of event.
     pub counters: BTreeMap<&'static str, u64>,
-    /// Current true time.
     pub time: Time,
     /// Known stalls of the log, each with start and end.
     pub stalls: Vec<(Time, Time)>,
@@ -57,7 +55,6 @@ impl Checks {
         &self.spectator
     }
 
-    /// Counts an event.
     pub fn count(&mut self, what: &'static str) {
         *self.counters.entry(what).or_default() += 1;
     }

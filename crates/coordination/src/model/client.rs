@@ -98,7 +98,6 @@ impl Client {
         self.session.map(|(session, _)| session)
     }
 
-    /// Disconnects permanently.
     pub(super) fn leave(&mut self, network: &mut impl Network) {
         if let Phase::Connecting(connection) | Phase::Connected(connection) = self.phase {
             network.hang_up(connection);

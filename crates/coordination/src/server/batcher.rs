@@ -17,9 +17,7 @@ pub(super) enum Origin {
     /// A connection's first frame.
     Connect(ConnectionId),
     Request(ConnectionId),
-    /// An active client.
     Touch(ConnectionId),
-    /// The server itself.
     None,
 }
 
@@ -43,7 +41,6 @@ pub(super) struct UnderWay {
     has_failed: bool,
 }
 
-/// The server's appends.
 #[derive(Debug, Default)]
 pub(super) struct Batcher {
     gathered: VecDeque<Gathered>,

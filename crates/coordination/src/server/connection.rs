@@ -16,14 +16,12 @@ use crate::entry::{MoveEpoch, SessionId};
 use crate::jute::{Password, op, xid};
 use crate::limits::{CONNECTION_TURN_BYTES, QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
 
-/// Connection state.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Waiting for the connect request.
     Greeting,
     /// Waiting for the entry that opens or moves the session.
     Connecting(Connecting),
-    /// Has a session.
     Established(Established),
 }
 

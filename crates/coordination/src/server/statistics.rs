@@ -8,13 +8,11 @@ use crate::jute::xid;
 /// Latencies of requests, from the arrival of the frame to the reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Number of requests.
     pub count: u64,
     /// Sum of their latencies.
     pub sum: Duration,
     /// The shortest; zero without requests.
     pub min: Duration,
-    /// The longest.
     pub max: Duration,
 }
 
@@ -48,11 +46,8 @@ impl Latency {
 /// Sizes of entries in bytes; zero without entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// The newest entry.
     pub last: u64,
-    /// The smallest entry.
     pub min: u64,
-    /// The largest entry.
     pub max: u64,
 }
 
@@ -63,9 +58,7 @@ pub struct Statistics {
     pub reads: Latency,
     /// Writes, including opened sessions.
     pub writes: Latency,
-    /// Connect requests.
     pub connects: u64,
-    /// Rejected authentication attempts.
     pub rejected_identities: u64,
     /// Batches that the server appended, not counting retries.
     pub batches: u64,
@@ -84,7 +77,6 @@ pub struct Statistics {
 pub struct ClientStatistics {
     /// Latencies of its requests.
     pub latency: Latency,
-    /// The newest reply.
     pub last: Option<LastReply>,
     /// The xid of the newest reply to a request that is not a ping.
     pub last_xid: Option<i32>,

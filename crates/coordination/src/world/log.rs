@@ -16,7 +16,6 @@ pub(super) struct Log {
     pub(super) stalled_until: Time,
 }
 
-/// An allocated position.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// The entry; none for a hole.

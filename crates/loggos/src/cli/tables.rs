@@ -28,7 +28,6 @@ pub(super) async fn create(
     Ok(())
 }
 
-/// Lists the tables.
 pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
     for table in client.list_tables().await? {
         output.print(&json!({ "table": table }), || table.clone())?;

@@ -31,7 +31,6 @@ pub(crate) enum Source {
     Host,
     /// The kernel, if a time daemon tells it the error.
     Kernel,
-    /// The operator.
     Configured(Duration),
     None,
 }
@@ -43,7 +42,6 @@ pub(crate) struct Clock {
     sample: Option<Sample>,
 }
 
-/// The kernel's bound.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     read_at: Monotonic,

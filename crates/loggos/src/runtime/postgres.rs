@@ -16,7 +16,6 @@ pub(crate) fn endpoints(config: &Config) -> Vec<String> {
     std::iter::once(config.own_addresses().1).chain(others).map(ToString::to_string).collect()
 }
 
-/// Starts the thread.
 pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>, gateway: MachineGateway) -> io::Result<()> {
     let node = Arc::new(server::LocalNode::new(gateway));
     let runtime =

@@ -16,7 +16,6 @@ const NAMED_MAX: usize = 3;
 /// The health of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
-    /// No problems.
     Healthy,
     /// Everything is served, but with reduced fault tolerance.
     Degraded,

@@ -88,7 +88,6 @@ impl Drop for Scratch {
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// Starts the command.
     pub(crate) fn of(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).spawn();
         Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))

@@ -12,7 +12,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
 
-/// A connection.
 pub(crate) struct Postgres(TcpStream);
 
 impl Postgres {
@@ -78,7 +77,6 @@ impl Postgres {
         rows.into_iter().map(shown).collect()
     }
 
-    /// Loads rows.
     fn copy(&mut self, text: &str, data: &str) -> Result<Rows, String> {
         self.send(b'Q', format!("{text}\0").as_bytes()).expect("sent");
         for piece in data.as_bytes().chunks(10_000) {

@@ -19,7 +19,6 @@ use crate::zookeeper::{create, exists, get, servers, session, set};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running server.
 struct Server {
     child: Child,
     address: String,

@@ -356,7 +356,6 @@ impl Connection {
         self.socket.flush().await
     }
 
-    /// The simple protocol.
     async fn query(&mut self, text: &str) -> Result<(), Ended> {
         self.session.forget("");
         self.portals.remove("");

@@ -16,7 +16,6 @@ pub(super) enum Severity {
     Notice,
     Warning,
     Error,
-    /// The connection ends.
     Fatal,
 }
 

@@ -14,7 +14,6 @@ use crate::statement::Prepared;
 /// Maximum portals of a connection: each may have a result in memory.
 pub(super) const PORTALS_MAX: usize = 100;
 
-/// A portal.
 #[derive(Debug)]
 pub(super) struct Portal {
     pub(super) prepared: Arc<Prepared>,
@@ -31,7 +30,6 @@ pub(super) enum Progress {
     Rows {
         rows: vec::IntoIter<Vec<Value>>,
         tag: String,
-        /// Counts their memory.
         _held: Vec<Reservation>,
     },
     /// Rows that were taken and not sent, and then those of a query.

@@ -12,7 +12,6 @@ use crate::transaction::{Saved, Source, Tx};
 /// Maximum savepoints of a transaction: each has a copy of its writes.
 const SAVEPOINTS_MAX: usize = 100;
 
-/// A transaction block.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// It contains the statements of one message, and ends with them.

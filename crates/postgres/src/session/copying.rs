@@ -64,7 +64,6 @@ impl CopyIn {
         self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 
-    /// The separate transaction.
     pub(super) fn into_tx(self) -> Option<Tx> {
         self.tx
     }

@@ -34,7 +34,6 @@ struct Shape {
     zero_start: Option<usize>,
     /// The number of digits up to the last `0`.
     zero_end: usize,
-    /// Digits after `V`.
     shift: Option<usize>,
     has_point: bool,
     is_bare: bool,
@@ -207,7 +206,6 @@ pub(super) fn to_char(value: &Value, template: &str) -> Result<String, SqlError>
 struct Writer {
     shape: Shape,
     number: Vec<u8>,
-    /// The next digit.
     at: usize,
     is_negative: bool,
     /// Positions before the first digit.

@@ -48,7 +48,6 @@ struct Fields {
     day: i64,
     /// The day of the year.
     year_day: i64,
-    /// From Sunday.
     week_day: i64,
     /// Days since 2000-01-01.
     days: i64,

@@ -14,10 +14,8 @@ use sqlparser::ast::{
 use super::subqueries::name_of_table;
 use super::{binary, call, plain_name};
 
-/// A merged column.
 struct Merged {
     name: String,
-    /// Its value.
     value: Expr,
     /// The tables that have it.
     tables: Vec<String>,

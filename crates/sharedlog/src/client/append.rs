@@ -52,7 +52,6 @@ impl Append {
         Self { data, stage: Stage::Wanting, asked: None }
     }
 
-    /// Receives a position.
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
             let write = write(epoch, position, &self.data);

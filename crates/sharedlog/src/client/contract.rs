@@ -98,7 +98,6 @@ pub enum Action {
     AskUnit {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed unit.
         unit: UnitId,
         /// The request to send.
         request: unit::Request,
@@ -107,7 +106,6 @@ pub enum Action {
     AskSequencer {
         /// Matches the reply to the request.
         ask: AskId,
-        /// The addressed process.
         sequencer: SequencerId,
         /// The request to send.
         request: sequencer::Request,
@@ -119,14 +117,12 @@ pub enum Action {
     Suspect {
         /// The epoch in which it blocks calls.
         epoch: ProjectionEpoch,
-        /// The suspected component.
         suspect: Suspect,
     },
     /// Call [`timer`](crate::client::Client::timer) at this time. Replaces the previous timer.
     SetTimer(Monotonic),
     /// Report the outcome of a call to its caller.
     Done {
-        /// Identifies the call.
         token: Token,
         /// The outcome of the call.
         outcome: Result<LogReply, Error>,
@@ -176,10 +172,7 @@ pub enum Error {
     },
     /// The value is unreadable on every unit that holds it, or cannot be determined.
     #[error("the entry at position {position} is damaged")]
-    Damaged {
-        /// The damaged position.
-        position: Position,
-    },
+    Damaged { position: Position },
     /// The position has not been handed out yet.
     #[error("position out of range: the log ends at position {tail}")]
     BeyondTail {
@@ -188,8 +181,5 @@ pub enum Error {
     },
     /// Two units of one chain hold different entries, which violates an invariant.
     #[error("units of one chain hold different entries at position {position}")]
-    Conflict {
-        /// The affected position.
-        position: Position,
-    },
+    Conflict { position: Position },
 }

@@ -183,7 +183,6 @@ impl Bound {
     }
 }
 
-/// Fills one position.
 #[derive(Debug)]
 pub(super) struct Fill {
     pub(super) filling: HoleFill,

@@ -6,7 +6,6 @@ use crate::{LogId, UnitId};
 /// A log with fewer copies of some positions than its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnderReplication {
-    /// The affected log.
     pub log: LogId,
     /// Lowest number of copies over all positions.
     pub copies: usize,

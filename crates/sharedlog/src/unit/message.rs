@@ -103,14 +103,10 @@ pub enum Command {
         copies: Vec<(Position, Kept)>,
     },
     /// Records that the value of a position is unreadable. Accepted only from the unit's own node.
-    Damaged {
-        /// The damaged position.
-        position: Position,
-    },
+    Damaged { position: Position },
     /// Restores a damaged position from another unit of the chain. It never replaces a readable value, so it needs no
     /// epoch.
     Repair {
-        /// The damaged position.
         position: Position,
         /// The value held by another unit.
         kept: Kept,
@@ -127,7 +123,6 @@ pub enum Command {
         /// The first position to keep.
         before: Position,
     },
-    /// Trims one position.
     TrimOne {
         /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
@@ -169,7 +164,6 @@ impl EncodedCommand {
         &self.command
     }
 
-    /// Its encoding.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes

@@ -195,7 +195,6 @@ impl World {
         }
     }
 
-    /// Ends the faults.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.network.rejoin_all();

@@ -122,10 +122,8 @@ pub(super) enum Event {
     Work,
     /// Another controller may become the leader and receive wrong reports.
     Operate,
-    /// Injects a fault.
     Fault,
     Restart(SimProcess),
-    /// Ends a partition.
     Rejoin(SimProcess, SimProcess),
 }
 

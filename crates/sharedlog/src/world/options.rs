@@ -9,7 +9,6 @@ use crate::hole_fill;
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of nodes.
     pub nodes: u32,
     /// Number of client processes.
     pub clients: u32,
@@ -19,7 +18,6 @@ pub struct Options {
     pub stripes: usize,
     /// Stripe width in positions.
     pub width: u64,
-    /// Units per chain.
     pub copies: usize,
     /// Number of calls that clients start.
     pub calls: u32,
@@ -33,19 +31,16 @@ pub struct Options {
     pub lateness: u64,
     /// Maximum delay in nanoseconds.
     pub late: Time,
-    /// Nodes crash.
     pub kills: bool,
     /// Nodes and clients pause.
     pub pauses: bool,
     /// Places are partitioned from each other.
     pub partitions: bool,
-    /// Disks are lost.
     pub disks: bool,
     /// All copies of some entries are lost, and an operator declares them lost.
     pub losses: bool,
     /// Single values are lost, except together with `losses`.
     pub damage: bool,
-    /// Clients crash.
     pub client_kills: bool,
     /// Controllers get wrong reports, which cause unnecessary replacements.
     pub restless: bool,

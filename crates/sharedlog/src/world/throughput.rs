@@ -20,7 +20,6 @@ use crate::{Batch, Position};
 pub struct Load {
     /// Number of chains, each with its own units.
     pub stripes: usize,
-    /// Units per chain.
     pub copies: usize,
     /// Number of clients. Each appends one batch at a time.
     pub appenders: u32,

@@ -38,7 +38,6 @@ pub(super) fn find(row: &Row<'_>, timelines: &Timelines) -> Result<(), Finding> 
 
 #[derive(Clone, Debug)]
 struct State {
-    /// Steps taken.
     step: usize,
     /// The first observation that was called after the earliest pending return, and so must wait.
     next: usize,

@@ -30,7 +30,6 @@ struct Bound {
 /// Why an operation comes after or before a step.
 #[derive(Clone, Copy, Debug)]
 enum Reason {
-    /// No constraint.
     Free,
     /// The operation is itself a step.
     Own,

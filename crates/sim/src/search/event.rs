@@ -41,7 +41,6 @@ impl Event {
 /// Whether the writes of a step are forced, if a message of the step was sent before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Disk {
-    /// Forced at once.
     Forced,
     /// Never forced: this replica crashes first.
     Lost,

@@ -38,7 +38,6 @@ pub(super) struct Cell {
     pub(super) reads_at: Option<Sequence>,
 }
 
-/// All interned values.
 pub(super) struct World {
     pub(super) scope: Scope,
     /// Whether quiet events are delayed.

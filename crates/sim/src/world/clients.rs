@@ -93,7 +93,6 @@ struct Doing {
 enum Task {
     CreateTable(u64),
     Write(Write),
-    /// Without a stamp.
     BareWrite(Write),
     Get(Bytes, Consistency),
     /// Sent to any node, once.

@@ -48,7 +48,6 @@ pub(crate) struct DiskClients {
 #[derive(Default)]
 struct DiskClient {
     attachment: Option<Attachment>,
-    /// Counts attachments.
     attachments: u64,
     /// The operations in progress by cookie: the indexes into the history of their registers.
     operations: BTreeMap<u64, std::ops::Range<usize>>,
@@ -131,7 +130,6 @@ impl World {
         }
     }
 
-    /// A client continues.
     pub(crate) fn disk_client(&mut self, client: usize, call: u64) {
         if self.disks.clients[client].calls != call {
             return;

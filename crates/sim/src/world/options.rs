@@ -46,7 +46,6 @@ pub struct Options {
     pub zookeeper_clients: u32,
     /// Clients that run transactions. Wall clocks must have bounds.
     pub transaction_clients: u32,
-    /// Their workload.
     pub workload: Workload,
     /// Splits of their tables.
     pub transaction_splits: u32,
@@ -142,11 +141,9 @@ pub struct Faults {
     pub crash_at_operation: u64,
     /// The process is paused for a while.
     pub pause: u64,
-    /// A network partition.
     pub partition: u64,
     /// A one-way partition.
     pub one_way: u64,
-    /// A force fails.
     pub force_error: u64,
     /// A bit flips in a file of the machine with the rotting disk, while its process is down.
     pub rot: u64,

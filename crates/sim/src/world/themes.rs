@@ -26,7 +26,6 @@ pub enum Theme {
     Transactions,
     /// Tables under primary/backup replication.
     PrimaryBackup,
-    /// A virtual disk.
     Disks,
     /// SQL transactions, with fewer faults.
     Sql,
@@ -36,7 +35,6 @@ pub enum Theme {
 const ONE_IN: u64 = 20;
 
 impl Theme {
-    /// All themes.
     pub const ALL: [Self; 10] = [
         Self::SlowDisks,
         Self::CutOff,

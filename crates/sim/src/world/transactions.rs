@@ -154,7 +154,6 @@ enum Phase {
     Unlocking(VecDeque<Place>),
 }
 
-/// One read.
 #[derive(Clone, Debug)]
 enum Question {
     Row(Place),

@@ -33,7 +33,6 @@ pub(super) struct Condition {
     /// Bounds of the next column.
     low: KeyBound,
     high: KeyBound,
-    /// The other conditions.
     pub(super) residual: Vec<Expression>,
 }
 

@@ -31,7 +31,6 @@ const ROWS_AT_ONCE: usize = 256;
 /// The query of a change.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The query.
     pub query: Query,
     /// The types that its columns must be cast to.
     pub types: Vec<SqlType>,

@@ -116,7 +116,6 @@ pub(super) struct State {
     entry: Option<Vec<u8>>,
     /// The row of the entry has other values: the reads were of different moments.
     has_moved: bool,
-    /// Rows to change.
     matched: Vec<(StoredRow, Vec<Value>)>,
     /// How many of them are changed.
     done: usize,

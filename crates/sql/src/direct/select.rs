@@ -26,9 +26,7 @@ pub(super) struct Select {
     output: Vec<Expression>,
     /// The columns that it uses.
     wanted: Wanted,
-    /// For a scan.
     limit: Option<Expression>,
-    /// `FOR UPDATE`.
     locks: bool,
 }
 

@@ -56,7 +56,6 @@ fn string(token: Option<&TokenWithSpan>) -> Option<&str> {
     }
 }
 
-/// Removes these clauses.
 pub(super) fn take(tokens: &mut Vec<TokenWithSpan>) -> Result<Clauses, SqlError> {
     let mut clauses = Clauses::default();
     replace_fetch(tokens);

@@ -51,7 +51,6 @@ impl Builder {
         self.clone().finish()
     }
 
-    /// A new identifier.
     pub fn new_id(&mut self) -> u32 {
         self.contents.last_id = self.contents.last_id.saturating_add(1);
         self.contents.last_id
@@ -111,7 +110,6 @@ impl Builder {
         self.contents.views.insert(view.id, Arc::new(view));
     }
 
-    /// Removes a view.
     pub fn remove_view(&mut self, id: ViewId) {
         self.contents.views.remove(&id);
     }
@@ -126,7 +124,6 @@ impl Builder {
         Ok(())
     }
 
-    /// Removes a sequence.
     pub fn remove_sequence(&mut self, id: SequenceId) {
         if self.contents.sequences.remove(&id).is_some() {
             self.contents.garbage.push(Garbage::Prefix(id.0));

@@ -149,7 +149,6 @@ base::wire! {
 }
 
 impl Schema {
-    /// The encoding.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let Contents { version, last_id, tables, views, sequences, garbage, names: _ } = &*self.0;

@@ -17,7 +17,6 @@ pub fn similar<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     closest.filter(|(distance, _)| *distance <= 3 && *distance <= name.len() / 2).map(|(_, candidate)| candidate)
 }
 
-/// The Levenshtein distance.
 fn distance(a: &[char], b: &str) -> usize {
     let mut row: Vec<usize> = (0..=a.len()).collect();
     for (number, b) in b.chars().take(super::NAME_BYTES_MAX).enumerate() {

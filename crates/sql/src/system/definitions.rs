@@ -14,11 +14,8 @@ const ROWS: &str = include_str!("rows.txt");
 /// A table of `pg_catalog` or `information_schema`.
 #[derive(Clone, Debug)]
 pub struct SystemTable {
-    /// `pg_catalog` or `information_schema`.
     pub schema: &'static str,
-    /// Its name.
     pub name: &'static str,
-    /// PostgreSQL's object identifier.
     pub oid: u32,
     /// It is a view in PostgreSQL.
     pub is_view: bool,
@@ -29,9 +26,7 @@ pub struct SystemTable {
 /// A column of such a table.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemColumn {
-    /// Its name.
     pub name: &'static str,
-    /// Its type.
     pub kind: CatalogType,
     /// It is never NULL.
     pub not_null: bool,

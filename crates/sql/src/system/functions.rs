@@ -13,7 +13,6 @@ use crate::value::Value;
 /// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// A type.
     Is(CatalogType),
     /// An object of a kind: by its identifier, or its name as text.
     Object,
@@ -24,7 +23,6 @@ pub enum Argument {
 pub struct Function {
     /// Its name in `pg_catalog`.
     pub name: &'static str,
-    /// The arguments.
     pub arguments: &'static [Argument],
     /// The number of arguments that must be given.
     pub required: usize,

@@ -50,7 +50,6 @@ fn schemata(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
     })
 }
 
-/// Tables and views.
 fn rectangles(schema: &Schema) -> impl Iterator<Item = Relation<'_>> {
     Relation::all(schema).into_iter().filter(|relation| matches!(relation.kind(), 'r' | 'v'))
 }

@@ -15,7 +15,6 @@ pub const PG_CATALOG: u32 = 11;
 pub const PUBLIC: u32 = 2200;
 /// `information_schema`
 pub const INFORMATION_SCHEMA: u32 = 13_000;
-/// The only role.
 pub const ROLE: u32 = 10;
 /// `pg_class`, as the class of an object.
 pub const PG_CLASS: u32 = 1259;
@@ -50,7 +49,6 @@ pub(super) enum Number {
     Relation(u32),
     /// The index of the primary key of a table.
     PrimaryIndex(TableId),
-    /// Another object.
     Other,
 }
 
@@ -72,25 +70,21 @@ fn hashed(start: u32, parts: u32, id: u32, name: &[u8]) -> u32 {
     start + u32::try_from(number).unwrap_or(0)
 }
 
-/// A table.
 #[must_use]
 pub const fn table(id: TableId) -> u32 {
     numbered(0, id.0)
 }
 
-/// A view.
 #[must_use]
 pub const fn view(id: ViewId) -> u32 {
     numbered(0, id.0)
 }
 
-/// A sequence.
 #[must_use]
 pub const fn sequence(id: SequenceId) -> u32 {
     numbered(0, id.0)
 }
 
-/// A secondary index.
 #[must_use]
 pub const fn index(id: IndexId) -> u32 {
     numbered(0, id.0)

@@ -9,7 +9,6 @@ use crate::parse::parse_one;
 use crate::schema::{self, Column, GeneratedKind, Index, IndexState, KeyPart, Schema, Sequence, Table, View};
 use crate::types::SqlType;
 
-/// A relation.
 #[derive(Clone, Copy)]
 pub(super) enum Relation<'a> {
     System(&'static SystemTable),

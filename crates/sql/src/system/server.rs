@@ -28,7 +28,6 @@ pub(super) fn generator(name: &str) -> Option<Generator> {
     })
 }
 
-/// The schemas.
 pub(super) const NAMESPACES: [(u32, &str); 3] =
     [(oids::PG_CATALOG, "pg_catalog"), (oids::PUBLIC, "public"), (oids::INFORMATION_SCHEMA, "information_schema")];
 

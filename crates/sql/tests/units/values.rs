@@ -4,7 +4,6 @@ use bytes::Bytes;
 use sql::cast::{Context, cast};
 use sql::{Array, Interval, Numeric, SqlError, SqlType, Value};
 
-/// Reads and prints.
 fn round(what: &SqlType, text: &str) -> String {
     what.parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).to_text().expect("not NULL")
 }

@@ -20,7 +20,6 @@ use crate::identity::Owner;
 /// [`LogWriter::forced`] is called.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The segment's number.
     pub segment: u64,
     /// Byte offset in the segment.
     pub offset: u64,

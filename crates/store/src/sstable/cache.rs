@@ -17,7 +17,6 @@ use super::block::Block;
 /// Approximate overhead per cached block in bytes. Counting it keeps many small blocks within the limit.
 const OVERHEAD_BYTES: usize = 128;
 
-/// Expected block size.
 const BLOCK_BYTES_EXPECTED: u64 = 4 << 10;
 
 /// Shards, each with its own lock and part of the capacity: enough to make lock contention rare, and few enough for a
@@ -35,7 +34,6 @@ pub enum Io {
     PassBy,
 }
 
-/// Access to blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
     /// The cache to look in first.

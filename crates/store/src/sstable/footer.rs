@@ -41,7 +41,6 @@ pub struct SstableMeta {
     pub origin: Origin,
     /// Number of versions, including tombstones.
     pub entries: u64,
-    /// Number of tombstones.
     pub tombstones: u64,
     /// Number of row tombstones. A lookup of row tombstones can skip an SSTable without any.
     pub row_tombstones: u64,

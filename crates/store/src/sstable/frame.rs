@@ -34,7 +34,6 @@ const POOR_MAX: u32 = 8;
 /// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Versions.
     Data = 1,
     /// Handles of data blocks.
     Index = 2,

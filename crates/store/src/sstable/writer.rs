@@ -20,7 +20,6 @@ use crate::identity::Owner;
 /// Approximate overhead of an entry, to decide where a block ends.
 const ENTRY_BYTES: usize = 16;
 
-/// Writes one SSTable.
 pub struct SstableWriter {
     out: Appender,
     config: Config,

@@ -33,7 +33,6 @@ impl Layer {
         self.blocks.is_empty() && self.ranges.is_empty()
     }
 
-    /// Approximate memory use.
     pub(super) fn bytes(&self) -> u64 {
         let blocks = self.blocks.len() as u64 * (BLOCK_BYTES as u64 + CHANGE_OVERHEAD_BYTES);
         blocks + self.ranges.len() as u64 * CHANGE_OVERHEAD_BYTES

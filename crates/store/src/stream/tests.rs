@@ -15,7 +15,6 @@ use crate::tree::{Config, Tablespace};
 const BLOCKS: u64 = 4 * GROUP_BLOCKS + 17;
 const COHORT: CohortId = CohortId(7);
 
-/// An applied entry.
 #[derive(Clone, Debug)]
 enum Entry {
     Put(u64, Vec<u8>),

@@ -19,7 +19,6 @@ const SHARED_NAME_BYTES_MAX: usize = 64;
 pub struct Cell {
     /// The row's key, shared by the cells of a row.
     pub row: Bytes,
-    /// The column's name.
     pub column: Bytes,
     /// Start of the value's validity.
     pub timestamp: Timestamp,

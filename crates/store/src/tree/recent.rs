@@ -17,7 +17,6 @@ pub struct Recent {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Oldest first.
     memtables: VecDeque<Arc<Memtable>>,
     bytes: u64,
 }

@@ -22,7 +22,6 @@ use crate::sstable::{BlockCache, Blocks, Io, Sstable, SstableError, filter_hash}
 #[derive(Clone)]
 pub struct View {
     pub(super) active: Arc<Memtable>,
-    /// Newest first.
     pub(super) frozen: Arc<[Arc<Memtable>]>,
     /// Also in SSTables: lookups of single keys search here first.
     pub(super) recent: RecentOfTree,

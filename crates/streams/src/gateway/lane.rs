@@ -180,7 +180,6 @@ impl Lane {
         proposal.changes
     }
 
-    /// Checks the invariants.
     pub(super) fn invariants(&self) {
         let mut end = 0;
         for (first, next) in &self.busy {

@@ -34,7 +34,6 @@ impl Run {
 /// The allocation of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    /// Data.
     Data,
     /// Zeros for which space is allocated.
     Zero,
@@ -47,7 +46,6 @@ pub enum BlockState {
 pub struct Extent {
     /// The number of bytes; not 0.
     pub length: u32,
-    /// Their allocation.
     pub state: BlockState,
 }
 

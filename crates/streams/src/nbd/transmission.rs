@@ -15,23 +15,19 @@ const SKIPPED_BYTES_MAX: u32 = 2 * PAYLOAD_BYTES_MAX;
 pub struct Request {
     /// The client's number of the request, to be sent back with the reply.
     pub cookie: u64,
-    /// The first byte.
     pub offset: u64,
     /// The number of bytes; that of the data of a write. 0 for a flush.
     pub length: u32,
-    /// What to do.
     pub command: Command,
 }
 
 /// The command of a request. The flag FUA has no field: every write is durable when it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Return the bytes.
     Read {
         /// Whether the reply must not be divided into chunks (`NBD_CMD_FLAG_DF`).
         is_whole: bool,
     },
-    /// Write these bytes.
     Write(Bytes),
     /// Make all answered writes durable.
     Flush,

@@ -22,17 +22,12 @@ pub enum Command {
     /// Acknowledged entries may be lost, from an unknown entry on (guarantee 11).
     DeclareLoss,
     /// Opens a session. Its id contains the sequence of this entry.
-    OpenSession {
-        /// The stripe.
-        stripe: StripeId,
-    },
+    OpenSession { stripe: StripeId },
     /// Changes whole blocks. The changes are disjoint.
     Write {
         /// The stamp of the write in its session.
         stamp: SessionStamp,
-        /// The stripe.
         stripe: StripeId,
-        /// The changes.
         changes: Vec<BlockChange>,
     },
     /// Ends sessions, each unless it was used after the given timestamp (guarantee 10).

@@ -32,29 +32,19 @@ pub type Outcome = state_machine::Outcome<StripeResponse>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StripeRequest {
     /// Opens a session: a [`StripeResponse::SessionOpened`].
-    OpenSession {
-        /// The stripe.
-        stripe: StripeId,
-    },
+    OpenSession { stripe: StripeId },
     /// Changes blocks, all or none: a [`StripeResponse::Written`].
     Write(StripeWrite),
     /// Reads blocks: a [`StripeResponse::Runs`] that covers all of them, with their data.
     Read {
-        /// The consistency level.
         consistency: Consistency,
         /// The blocks, at most [`READ_BLOCKS_MAX`].
         blocks: BlockSpan,
     },
     /// Returns which blocks are allocated: a [`StripeResponse::Extents`] that covers at least the first block.
-    Status {
-        /// The consistency level.
-        consistency: Consistency,
-        /// The blocks.
-        blocks: BlockSpan,
-    },
+    Status { consistency: Consistency, blocks: BlockSpan },
     /// Verifies the blocks of one replica, as of its own state: a [`StripeResponse::Checked`].
     Check {
-        /// The stripe.
         stripe: StripeId,
         /// The first block to verify.
         first: u64,
@@ -66,7 +56,6 @@ pub enum StripeRequest {
 /// Adjacent blocks of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSpan {
-    /// The stripe.
     pub stripe: StripeId,
     /// The number of the first block.
     pub first: u64,
@@ -77,9 +66,7 @@ pub struct BlockSpan {
 /// A write. Its changes are disjoint: a block is changed once, either as a whole or in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeWrite {
-    /// Makes retries idempotent.
     pub stamp: SessionStamp,
-    /// The stripe.
     pub stripe: StripeId,
     /// Changes of whole blocks.
     pub changes: Vec<BlockChange>,
@@ -91,16 +78,12 @@ pub struct StripeWrite {
 /// A change of adjacent whole blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BlockChange {
-    /// Writes data.
     Data {
-        /// The first block.
         first: u64,
         /// The content of one or more whole blocks.
         data: Bytes,
     },
-    /// Makes blocks zero.
     Zero {
-        /// The first block.
         first: u64,
         /// The number of blocks.
         count: u64,
@@ -112,7 +95,6 @@ pub enum BlockChange {
 /// A change of a part of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PartialBlock {
-    /// The block.
     pub block: u64,
     /// The first byte in the block.
     pub start: u32,
@@ -124,17 +106,13 @@ pub struct PartialBlock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StripeResponse {
     /// The session is open.
-    SessionOpened {
-        /// Its id.
-        session: ClientSessionId,
-    },
+    SessionOpened { session: ClientSessionId },
     /// The write is durable and visible.
     Written,
     /// The content of blocks, in order.
     Runs(Vec<BlockRun>),
     /// The allocation of blocks, in order. It may end before the blocks that were asked for.
     Extents(Vec<BlockExtent>),
-    /// Blocks were verified.
     Checked {
         /// The number of blocks that were read.
         verified: u64,
@@ -161,7 +139,6 @@ pub enum BlockRun {
 pub struct BlockExtent {
     /// The number of blocks; not 0.
     pub count: u64,
-    /// Their allocation.
     pub state: BlockState,
 }
 
@@ -244,7 +221,6 @@ impl BlockChange {
 }
 
 impl StripeWrite {
-    /// Bytes of data.
     #[must_use]
     pub fn data_bytes(&self) -> usize {
         let whole =

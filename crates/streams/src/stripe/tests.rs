@@ -78,7 +78,6 @@ impl Replica {
         }
     }
 
-    /// Ends all sessions.
     pub(crate) fn expire_sessions(&mut self) {
         let past = Past { session_lifetime: Some(self.timestamp), retention: None };
         self.machine.housekeeping(past).commands.into_iter().for_each(|command| {

@@ -30,7 +30,6 @@ pub(crate) const TRANSACTIONS_MAX: usize = 10_000;
 /// Maximum bytes of the parts of prepared transactions in one range.
 pub(crate) const PREPARED_BYTES_MAX: usize = 64 << 20;
 
-/// A prepared transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedTransaction {
     /// Where the outcome is decided.
@@ -41,18 +40,14 @@ pub struct PreparedTransaction {
     pub timestamp: Timestamp,
     /// The keys that were read.
     pub reads: Vec<KeyRange>,
-    /// The writes.
     pub writes: Vec<RowChange>,
 }
 
 /// A transaction that was committed here as its coordinator, and that some participant may not have resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecidedTransaction {
-    /// The coordinator's key.
     pub key: Bytes,
-    /// The commit timestamp.
     pub timestamp: Timestamp,
-    /// The other ranges.
     pub participants: Vec<Participant>,
 }
 
@@ -318,7 +313,6 @@ impl Tablet {
         !self.prepared().is_empty() || !self.decided().is_empty()
     }
 
-    /// The prepared transactions.
     #[must_use]
     pub fn prepared(&self) -> &PreparedTransactions {
         self.transactions.prepared()

@@ -23,7 +23,6 @@ pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<()
     Ok(())
 }
 
-/// Trims one position.
 pub(super) async fn one(log: &Log, output: Output, position: u64) -> Result<(), Stop> {
     let tail = log.tail().await?;
     if position >= tail {

@@ -82,7 +82,6 @@ impl Settings {
     }
 }
 
-/// Starts the thread.
 pub(crate) fn start(
     socket: OwnedFd,
     address: SocketAddr,

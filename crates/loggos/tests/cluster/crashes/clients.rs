@@ -37,7 +37,6 @@ pub(super) async fn read_all(cluster: &Cluster, began: Instant) -> Vec<Operation
     reader.history
 }
 
-/// One client.
 pub(super) struct Customer {
     number: u32,
     table: Table,
@@ -177,7 +176,6 @@ impl Customer {
         assert!(took < self.deadline + SLACK, "a call with {:?} was answered after {took:?}", self.deadline);
     }
 
-    /// Monotonic nanoseconds.
     fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }

@@ -10,7 +10,6 @@ use rustix::process::Signal;
 use super::clients::TABLE;
 use crate::harness::Cluster;
 
-/// Statistics.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     kills: u32,

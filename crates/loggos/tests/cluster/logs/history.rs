@@ -16,7 +16,6 @@ use sdk::{Content, Entry};
 /// Identifies an append: the appender's number, and the number of its earlier appends.
 pub(super) type Name = (u32, u32);
 
-/// An append.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Append {
     pub(super) name: Name,

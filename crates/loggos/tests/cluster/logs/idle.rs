@@ -39,7 +39,6 @@ const WAITERS: usize = 9;
 const WAITS: u32 = 1_000;
 /// Reads in a stream with results that far exceed the prefetch limit.
 const TAKEN: u64 = 200;
-/// Calls canceled together.
 const GIVEN_UP: usize = 400;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
 /// Maximum increase in memory over one follower, for entries of any size: unsent responses and reads in flight.

@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use super::PATIENCE;
 use crate::harness::{Cluster, runtime};
 
-/// Several parts.
 const STATE_BYTES: usize = (5 << 20) + 17;
 
 fn state(seed: u64) -> Bytes {

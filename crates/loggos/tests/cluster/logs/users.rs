@@ -15,7 +15,6 @@ use super::history::{Append, History, Name, Outcome, Tail, batch};
 const SLACK: Duration = Duration::from_secs(2);
 /// Maximum time between two deliveries to a follower, under any fault.
 pub(super) const FOLLOWER_PATIENCE: Duration = Duration::from_secs(40);
-/// Positions per read.
 const READ: u64 = 24;
 const PAUSE_MAX_MS: u64 = 12;
 
@@ -34,7 +33,6 @@ impl Book {
         Self { history: Arc::default(), began, until: began + trouble }
     }
 
-    /// Monotonic nanoseconds.
     pub(super) fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
@@ -86,7 +84,6 @@ impl User {
         }
     }
 
-    /// Appends once.
     pub(super) async fn append(&self, name: Name) -> Outcome {
         let called = self.book.now();
         let answer = self.log.append(batch(name)).await;

@@ -199,7 +199,6 @@ fn written(change: &Change) -> Option<i64> {
 /// The writes of each row.
 #[derive(Default)]
 struct Writes {
-    /// By commit timestamp.
     known: BTreeMap<Place, BTreeMap<Timestamp, Written>>,
     /// The numbers written to each row with an unknown outcome; none for other writes.
     unknown: BTreeMap<Place, BTreeSet<Option<i64>>>,

@@ -92,7 +92,6 @@ impl Run {
         Ok(effect)
     }
 
-    /// Begins again.
     fn restart(&mut self, catalog: Arc<Catalog>) {
         self.catalog = catalog;
         (self.replies, self.operations) = (Vec::new(), Vec::new());

@@ -42,7 +42,6 @@ struct Database<'a> {
     entries: BTreeMap<u32, BTreeMap<Bytes, Cells>>,
 }
 
-/// A violation.
 struct Wrong(String);
 
 /// A row that cannot be decoded.
@@ -137,7 +136,6 @@ impl<'a> Database<'a> {
     }
 }
 
-/// All keys.
 pub(super) fn everything() -> keys::KeyRange {
     keys::KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff]) }
 }

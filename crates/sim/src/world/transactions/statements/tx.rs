@@ -201,7 +201,6 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Adds writes.
     pub(super) fn write(&mut self, writes: Vec<Write>) {
         for write in writes {
             match write {
