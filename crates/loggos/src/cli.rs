@@ -13,6 +13,7 @@ mod load;
 mod logs;
 mod output;
 mod reads;
+#[cfg(feature = "sql")]
 mod sql;
 mod status;
 mod tables;
@@ -63,6 +64,7 @@ pub(crate) enum Command {
         options: txn::Options,
     },
     /// SQL: run statements, in PostgreSQL's dialect.
+    #[cfg(feature = "sql")]
     Sql {
         #[command(flatten)]
         cluster: Cluster,
@@ -163,6 +165,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
             let output = Output::new(cluster.json);
             finish(output, txn::run(&cluster, output, options))
         }
+        #[cfg(feature = "sql")]
         Command::Sql { cluster, options } => {
             let output = Output::new(cluster.json);
             finish(output, sql::run(&cluster, output, options))

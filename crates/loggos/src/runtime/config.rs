@@ -386,6 +386,9 @@ impl Config {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
         if let Some(postgres) = &self.listen.postgres {
+            if cfg!(not(feature = "sql")) {
+                return refuse("listen.postgres", "this binary was built without SQL".to_owned());
+            }
             Self::check_listen("listen.postgres", postgres, insecure)?;
         }
         if let Some(nbd) = &self.listen.nbd {

@@ -202,6 +202,7 @@ impl MachineGateway {
     }
 
     /// The gateway for another runtime of this node, which responses then reach directly.
+    #[cfg(feature = "sql")]
     pub(crate) fn for_other_runtime(&self) -> Self {
         Self { is_of_servers: false, ..self.clone() }
     }

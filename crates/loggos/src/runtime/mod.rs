@@ -46,6 +46,7 @@ mod nbd;
 mod output;
 mod parked;
 mod peers;
+#[cfg(feature = "sql")]
 mod postgres;
 mod random;
 mod resolver;

@@ -37,6 +37,7 @@ use super::nbd;
 use super::peers::handshake;
 use super::peers::traffic::Traffic;
 use super::peers::{PeerAddress, Peers};
+#[cfg(feature = "sql")]
 use super::postgres;
 use super::random;
 use super::resolver::{self, Resolver};
@@ -184,6 +185,7 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;
     let bind_zookeeper = |address| bind("ZooKeeper clients", address);
     let zookeeper_socket = config.listen.zookeeper.as_ref().map(bind_zookeeper).transpose()?;
+    #[cfg(feature = "sql")]
     let postgres_listener =
         config.listen.postgres.as_ref().map(|address| listen("PostgreSQL clients", address)).transpose()?;
     let nbd_socket = config.listen.nbd.as_ref().map(|address| bind("NBD clients", address)).transpose()?;
@@ -252,6 +254,7 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     if let Some((socket, address)) = nbd_socket {
         nbd::start(socket, address, nbd::Settings::of(&config.nbd)?, gateway.clone())?;
     }
+    #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
         postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime())?;
     }

@@ -22,6 +22,7 @@ mod memory;
 mod moves;
 mod online;
 mod outages;
+#[cfg(feature = "sql")]
 mod postgres;
 mod ranges;
 mod reads;

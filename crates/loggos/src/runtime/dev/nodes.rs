@@ -149,7 +149,7 @@ impl Nodes {
                 grpc: self.grpc_address(node).into(),
                 http: Some(self.http_address(node).into()),
                 zookeeper: Some(self.zookeeper_address(node).into()),
-                postgres: Some(self.address(POSTGRES_PORT, node).into()),
+                postgres: cfg!(feature = "sql").then(|| self.address(POSTGRES_PORT, node).into()),
                 nbd: Some(self.address(NBD_PORT, node).into()),
             },
             advertise: Advertise::default(),

@@ -66,7 +66,7 @@ pub(crate) fn why_not_ready(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> 
         if !accepts(endpoints.zookeeper) {
             return Some(format!("node {node} does not serve ZooKeeper clients"));
         }
-        if !accepts(endpoints.postgres) {
+        if cfg!(feature = "sql") && !accepts(endpoints.postgres) {
             return Some(format!("node {node} does not serve PostgreSQL clients"));
         }
         if !accepts(endpoints.nbd) {
