@@ -15,6 +15,11 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use coordination::log_port::Playback;
 use terminal::DATA_DEFAULT;
 
+/// Half of the instructions of glibc's allocator, and free lists for each thread: requests are allocated on one thread and
+/// released on another one.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The version, with the commit that it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("LOGGOS_COMMIT"), ")");
 
