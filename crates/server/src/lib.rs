@@ -51,7 +51,7 @@ pub use formation::{Founded, Founding, Genesis, Invitation, Own};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use local::LocalNode;
 pub use observer::Observer;
-pub use server::{ServeError, serve};
+pub use server::{ServeError, serve, service};
 
 /// The interface from the servers to the node.
 pub trait Gateway: Send + Sync + 'static {

@@ -1,5 +1,6 @@
 //! The gRPC server: its services and limits.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,10 +12,13 @@ use api::servers::formation_server::FormationServer;
 use api::servers::log_server::LogServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tower::layer::layer_fn;
-use tower::service_fn;
+use tower::util::MapRequest;
+use tower::{Layer, Service, service_fn};
 
 use crate::admission::Connections;
 use crate::calls::Counting;
@@ -54,10 +58,7 @@ pub async fn serve<G: Gateway>(
     let routes = routes(&gateway, founding, &observer, streams).await?;
     let connections = Connections::new(listener, connections_max, Arc::clone(&memory));
     let controlling = Arc::clone(&memory);
-    let flow_control = layer_fn(move |routes: Routes| {
-        let memory = Arc::clone(&controlling);
-        service_fn(move |request| flow_control::serve(Arc::clone(&memory), routes.clone(), request))
-    });
+    let flow_control = layer_fn(move |routes: Routes| controlled(Arc::clone(&controlling), routes));
     let mut layers = builder().layer(Counting(Arc::clone(&observer.calls))).layer(flow_control);
     let mut serving =
         pin!(layers.add_routes(routes).serve_with_incoming_shutdown(connections, until_shutdown(closing)));
@@ -75,6 +76,36 @@ pub async fn serve<G: Gateway>(
             Ok(())
         }
     }
+}
+
+/// The services as one connection of [`serve`] uses them, without HTTP/2. `cost` counts their instructions.
+///
+/// # Errors
+/// As for [`serve`], without those of the transport.
+pub async fn service<G: Gateway>(
+    gateway: Arc<G>,
+    founding: Arc<dyn Founding>,
+    observer: &Arc<Observer>,
+    client_memory_bytes: usize,
+) -> Result<impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + use<G>, ServeError> {
+    let (_, closing) = watch::channel(false);
+    let streams = Arc::new(Streams::new(Arc::clone(observer), closing));
+    let routes = routes(&gateway, founding, observer, streams).await?;
+    let memory = Arc::new(ClientMemory::new(client_memory_bytes));
+    let connection = memory.connection();
+    let counted = Counting(Arc::clone(&observer.calls)).layer(controlled(memory, routes));
+    Ok(MapRequest::new(counted, move |mut request: Request<Body>| {
+        request.extensions_mut().insert(Arc::clone(&connection));
+        request
+    }))
+}
+
+/// The services within the memory for clients.
+fn controlled(
+    memory: Arc<ClientMemory>,
+    routes: Routes,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static> + Clone {
+    service_fn(move |request| flow_control::serve(Arc::clone(&memory), routes.clone(), request))
 }
 
 fn builder() -> Server {
