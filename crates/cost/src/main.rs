@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use cost::count::{self, TOLERANCE};
 use cost::operations::{OPERATIONS, Operation};
 
-// The global allocator of `loggos`, because its instructions count: if `loggos/src/main.rs` sets one, repeat it here.
+/// That of `loggos`, because its instructions count.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "usage: cost [--check] [--record]\n       cost run OPERATION";
 
