@@ -62,7 +62,7 @@ pub struct Arguments {
 
 /// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// Comma-separated values with a header.
     Csv,
     /// One JSON object per line for each row.

@@ -5,9 +5,10 @@
 
 use std::io;
 
-use base::{Duration, Monotonic, Now, Timestamp};
+use base::{Duration, Monotonic, Now};
 use rtime_clock::adjtime::{Timex, adjtimex};
-use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use endpoints::clock::{duration, monotonic, now, span};
 
 /// The error between two processes that read the same clock.
 const HOST_UNCERTAINTY: Duration = Duration::from_micros(1);
@@ -158,35 +159,10 @@ fn read_kernel() -> io::Result<KernelError> {
     Ok(KernelError { greatest_us: unsigned(state.0.maxerror), estimate_us: unsigned(state.0.esterror) })
 }
 
-/// The monotonic clock that also advances while the machine is suspended. Leases and grace periods are measured on it:
-/// on a clock that stops, an old leader could sleep through the end of its lease (guarantee 14).
-pub(crate) fn monotonic() -> Monotonic {
-    Monotonic(nanoseconds(ClockId::Boottime).unsigned_abs())
-}
-
-/// Both clocks, without a bound on the error of the wall clock.
-pub(crate) fn now() -> Now {
-    Now { monotonic: monotonic(), wall: Timestamp(nanoseconds(ClockId::Realtime)), uncertainty: None }
-}
-
-/// Converts to the standard library's type.
-pub(crate) fn span(duration: Duration) -> std::time::Duration {
-    std::time::Duration::from_nanos(duration.0)
-}
-
-/// Converts from the standard library's type.
-pub(crate) fn duration(span: std::time::Duration) -> Duration {
-    Duration(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
-}
-
-fn nanoseconds(clock: ClockId) -> i64 {
-    let time = clock_gettime(clock);
-    // A wall clock beyond the year 2262 saturates; the machine ignores such a reading.
-    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
-}
-
 #[cfg(test)]
 mod tests {
+    use base::Timestamp;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

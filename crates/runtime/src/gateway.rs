@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
 use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
-use mio::Waker;
+use endpoints::node::{Completions, LocalMachine};
 use node::request::{Outcome, Request};
 use server::{Held, Replies, Ticketed};
 use sharedlog::request::LogRequest;
@@ -80,37 +80,6 @@ impl Ticket {
             ReplyTo::Stream(replies, ticket) => replies.give(ticket, outcome),
             ReplyTo::Thread(completions, number) => completions.post(number, outcome),
         }
-    }
-}
-
-/// Responses to the requests of another thread of this node. They bypass the servers' runtime.
-#[derive(Debug)]
-pub(crate) struct Completions {
-    queue: Mutex<Vec<(u64, Outcome)>>,
-    waker: Waker,
-}
-
-impl Completions {
-    /// A queue; `waker` wakes the thread when it becomes non-empty.
-    pub(crate) fn new(waker: Waker) -> Self {
-        Self { queue: Mutex::default(), waker }
-    }
-
-    /// Adds the response to a request, from any thread.
-    pub(crate) fn post(&self, number: u64, outcome: Outcome) {
-        let was_empty = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            queue.push((number, outcome));
-            queue.len() == 1
-        };
-        if was_empty && let Err(error) = self.waker.wake() {
-            super::die(&format!("can't wake a thread for its responses: {error}"));
-        }
-    }
-
-    /// Takes all responses, each with the number of its request.
-    pub(crate) fn take(&self) -> Vec<(u64, Outcome)> {
-        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -207,16 +176,6 @@ impl MachineGateway {
         Self { is_of_servers: false, ..self.clone() }
     }
 
-    /// Serves a read immediately, if that requires neither the machine nor the disk.
-    pub(crate) fn read(&self, request: &Request) -> Option<Outcome> {
-        self.views.read(request)
-    }
-
-    /// Whether the replica on this node should answer a read by read index, instead of the leader.
-    pub(crate) fn should_read_here(&self, request: &Request) -> bool {
-        self.views.should_read_here(request)
-    }
-
     /// Submits a request. The response comes through the receiver, or never if the process halts first.
     pub(crate) fn enqueue(
         &self,
@@ -231,19 +190,6 @@ impl MachineGateway {
         let ticket = Ticket::new(reply_to, Some(slot), held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
-    }
-
-    /// Submits a request of another thread of this node, which limits its own requests in flight. The response goes to
-    /// `completions` with that number, or never if the process halts first.
-    pub(crate) fn enqueue_from_thread(
-        &self,
-        request: Request,
-        deadline: Monotonic,
-        completions: &Arc<Completions>,
-        number: u64,
-    ) {
-        let ticket = Ticket::new(ReplyTo::Thread(Arc::clone(completions), number), None, Held::default());
-        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
     }
 
     /// Submits the requests of a stream message as one input, except those that can be answered immediately. Deadlines
@@ -267,6 +213,21 @@ impl MachineGateway {
         if !incoming.is_empty() {
             self.inbox.post(Input::Requests(incoming));
         }
+    }
+}
+
+impl LocalMachine for MachineGateway {
+    fn read(&self, request: &Request) -> Option<Outcome> {
+        self.views.read(request)
+    }
+
+    fn should_read_here(&self, request: &Request) -> bool {
+        self.views.should_read_here(request)
+    }
+
+    fn submit(&self, request: Request, deadline: Monotonic, completions: &Arc<Completions>, number: u64) {
+        let ticket = Ticket::new(ReplyTo::Thread(Arc::clone(completions), number), None, Held::default());
+        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
     }
 }
 

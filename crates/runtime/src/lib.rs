@@ -9,8 +9,8 @@
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
-//! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's responses |
-//! | `nbd` ([`nbd`]) | NBD clients, with the gateway of each | sockets, timers, the machine's responses |
+//! | `zookeeper` (`endpoints::zookeeper`) | ZooKeeper's clients and their translation server | sockets, timers, the machine's responses |
+//! | `nbd` (`endpoints::nbd`) | NBD clients, with the gateway of each | sockets, timers, the machine's responses |
 //! | `resolver` ([`resolver`]) | resolves the host names of peers | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
@@ -41,60 +41,25 @@ mod gateway;
 mod inbox;
 mod job_thread;
 mod log_thread;
-mod nbd;
-mod output;
 mod parked;
 mod peers;
 #[cfg(feature = "sql")]
 mod postgres;
-pub mod random;
 mod resolver;
 mod server_thread;
 mod sstables;
 pub mod start;
-mod throttle;
 mod translation_server;
 mod unforced_writes;
 mod views;
 mod zoo_cfg;
 pub mod zoo_serve;
-mod zookeeper;
 
 pub use log_thread::ask_for_real_time;
 
-use std::io::Write as _;
-use std::{io, process, thread};
+use endpoints::process::{EXIT_HALTED, die, say, spawn};
 
-/// Exit status after a fatal error: a disk failure, or a halted machine.
-pub(crate) const EXIT_HALTED: i32 = 70;
+pub use endpoints::random;
+
 /// Exit status of a node that has left its cluster. A restart is of no use.
 pub const EXIT_LEFT: u8 = 71;
-
-/// Starts a thread that the node requires: if it panics, the process ends.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
-    struct EndsTheProcess;
-    impl Drop for EndsTheProcess {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                die("a thread panicked");
-            }
-        }
-    }
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _guard = EndsTheProcess;
-        work();
-    })
-}
-
-/// Ends the process immediately, from any thread. This is safe: unforced data was never acknowledged.
-pub(crate) fn die(reason: &str) -> ! {
-    tracing::error!(reason, "fatal error, exiting");
-    // Also without the logger, which may filter it.
-    say(&format!("fatal: {reason}"));
-    process::exit(EXIT_HALTED)
-}
-
-/// Prints a line to standard error, ignoring failures, on which `eprintln!` would panic.
-fn say(what: &str) {
-    let _ = writeln!(io::stderr(), "loggos: {what}");
-}

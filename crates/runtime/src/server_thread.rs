@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use endpoints::node::LocalMachine as _;
 use node::request::{Outcome, Request};
 use server::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
 use state_machine::Failure;

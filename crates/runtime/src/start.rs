@@ -13,17 +13,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ClusterId, HostPort, Member, NodeId};
+use endpoints::{listener, nbd, zookeeper};
 use mio::{Poll, Waker};
 use node::{Node, NodeConfig, Replays};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use state_machine::Consistency;
 use store::identity::Identity;
 use store::{Recovered, Store, StoreError};
+use streams::gateway;
 
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
 use super::clock::Clock;
 use super::cluster_view::ClusterView;
-use super::config::{Config, ConfigError};
+use super::config::{Config, ConfigError, DiskReads, ZooKeeper};
 use super::descriptors;
 use super::directory_lock::{DirectoryLock, DirectoryLockError};
 use super::disk::Disk;
@@ -33,7 +36,6 @@ use super::files::OsFiles;
 use super::founding::{self, Formation, Waited};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
-use super::nbd;
 use super::peers::handshake;
 use super::peers::traffic::Traffic;
 use super::peers::{PeerAddress, Peers};
@@ -44,7 +46,6 @@ use super::resolver::{self, Resolver};
 use super::server_thread::{self, Server};
 use super::sstables::SstableFiles;
 use super::views::Published;
-use super::zookeeper;
 
 /// The store's subdirectory of a node's directory.
 pub const STORE: &str = "store";
@@ -247,12 +248,13 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     if let Some((socket, address)) = zookeeper_socket {
         let gateway = gateway.clone();
         let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
-        let settings = zookeeper_settings(config, &identity, address);
+        let nodes = u32::try_from(identity.members.len()).unwrap_or(u32::MAX);
+        let settings = zookeeper_settings(&config.zookeeper, Some((config.node, nodes)), address);
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     if let Some((socket, address)) = nbd_socket {
-        nbd::start(socket, address, nbd::Settings::of(&config.nbd)?, gateway.clone())?;
+        nbd::start(socket, address, nbd_settings(config)?, gateway.clone())?;
     }
     #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
@@ -339,7 +341,7 @@ pub(crate) fn listen(what: &'static str, address: &HostPort) -> Result<TcpListen
 }
 
 fn bind(what: &'static str, address: &HostPort) -> Result<(OwnedFd, SocketAddr), StartError> {
-    let bound = resolver::first(address).and_then(|address| Ok((zookeeper::bind(address)?, address)));
+    let bound = resolver::first(address).and_then(|address| Ok((listener::bind(address)?, address)));
     bound.map_err(|error| StartError::Listen { what, address: address.clone(), error })
 }
 
@@ -355,9 +357,37 @@ fn peer_resolver(config: &Config, inbox: &Arc<Inbox>) -> Resolver {
     Resolver::new(lookup, move |resolved| inbox.post(Input::Resolved(resolved)))
 }
 
-fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr) -> zookeeper::Settings {
-    let nodes = u32::try_from(identity.members.len()).unwrap_or(u32::MAX);
-    zookeeper::Settings::new(&config.zookeeper, Some((config.node, nodes)), address)
+/// Settings of a ZooKeeper endpoint. `node` has the node's number and the number of founding nodes; `None` for a
+/// translation server without a node.
+pub(crate) fn zookeeper_settings(
+    config: &ZooKeeper,
+    node: Option<(u32, u32)>,
+    address: SocketAddr,
+) -> zookeeper::Settings {
+    use server::zookeeper::Endpoint;
+    zookeeper::Settings {
+        node: node.map(|(node, _)| node),
+        nodes: node.map_or(0, |(_, nodes)| nodes),
+        address,
+        session_timeout: config.session_timeout_ms().map(base::Duration::from_millis),
+        super_digest: config.super_digest.clone(),
+        linearizable_reads: config.linearizable_reads.unwrap_or(false),
+        // The configuration was validated.
+        playback: config.playback().unwrap_or_default(),
+        commands: config.commands.clone(),
+        connections_max: descriptors::for_endpoints().zookeeper,
+        connections_per_address: config.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
+        endpoint: Arc::new(if node.is_some() { Endpoint::default() } else { Endpoint::observer() }),
+    }
+}
+
+fn nbd_settings(config: &Config) -> Result<nbd::Settings, ConfigError> {
+    let reads = match config.nbd.reads.unwrap_or_default() {
+        DiskReads::Any => Consistency::Anywhere,
+        DiskReads::Primary => Consistency::Strong,
+    };
+    let gateway = gateway::Settings { reads, patience: config.nbd.patience()?, ..gateway::Settings::default() };
+    Ok(nbd::Settings { gateway, are_read_only: config.nbd.read_only.unwrap_or_default() })
 }
 
 fn open_store(

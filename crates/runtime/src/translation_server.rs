@@ -9,12 +9,13 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
+use endpoints::listener;
+use endpoints::zookeeper::{self, RemoteTransport};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::config::{Config, ZooKeeper};
-use super::start::StartError;
-use super::zookeeper::{self, RemoteTransport, Settings};
+use super::start::{StartError, zookeeper_settings};
 use super::{descriptors, say};
 
 /// The default listen address: any free port on loopback.
@@ -57,22 +58,17 @@ impl ServeError {
     }
 }
 
-fn serve(
-    nodes: &[String],
-    listen: SocketAddr,
-    insecure_plaintext: bool,
-    zookeeper: &ZooKeeper,
-) -> Result<(), ServeError> {
+fn serve(nodes: &[String], listen: SocketAddr, insecure_plaintext: bool, config: &ZooKeeper) -> Result<(), ServeError> {
     let client = sdk::Client::connect(nodes).map_err(ServeError::Nodes)?;
     Config::check_listen("--listen", &listen.into(), insecure_plaintext).map_err(StartError::Config)?;
-    zookeeper.check().map_err(StartError::Config)?;
+    config.check().map_err(StartError::Config)?;
     // Before the thread starts, so that no signal is missed.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(StartError::Io)?;
     descriptors::raise();
     let failed = |error| StartError::Listen { what: "ZooKeeper clients", address: listen.into(), error };
-    let socket = zookeeper::bind(listen).map_err(failed)?;
-    let address = zookeeper::address(&socket).map_err(failed)?;
-    let settings = Settings::new(zookeeper, None, address);
+    let socket = listener::bind(listen).map_err(failed)?;
+    let address = listener::address(&socket).map_err(failed)?;
+    let settings = zookeeper_settings(config, None, address);
     tracing::info!(%address, nodes = nodes.join(","), "reading the coordination log");
     let connect = |completions| RemoteTransport::start(client, completions);
     zookeeper::start(socket, settings, connect, move || ready(address)).map_err(StartError::Io)?;

@@ -141,7 +141,6 @@ pub fn to_json(object: &impl Serialize) -> String {
 }
 
 /// A range as a field of an object: the first key, and the end key or null; in base64 if one of them is not UTF-8.
-#[must_use]
 pub fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Value) {
     let as_text = |key| std::str::from_utf8(key).ok();
     match (as_text(start), end.map(as_text)) {

@@ -19,11 +19,13 @@ use std::io;
 use std::net::SocketAddr;
 
 use base::codec::Wire as _;
-use base::{Boot, Duration, HostPort, Monotonic, NodeId};
+use base::{Boot, HostPort, Monotonic, NodeId};
 use bytes::Bytes;
 use catalog::{NodeRecord, Standing};
+use endpoints::listener::Listener;
+use endpoints::throttle::Throttle;
 use mio::net::TcpListener;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use node::contract::Event;
 use node::message::Message;
 
@@ -34,7 +36,6 @@ use self::handshake::{Handshake, Identity};
 use self::traffic::Traffic;
 use super::frames::{Refusal, RefusalKind};
 use super::resolver::{Resolved, Resolver};
-use super::throttle::Throttle;
 
 /// The token of the listening socket; connections use tokens from [`FIRST_CONNECTION`] on, each once.
 const LISTENER: Token = Token(1);
@@ -43,8 +44,6 @@ const FIRST_CONNECTION: usize = 16;
 const UNVERIFIED_MAX: usize = 128;
 /// Connections accepted before the members have their turn.
 const ACCEPT_TURN: usize = 64;
-/// Delay after `accept` failed for lack of resources.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Characters logged of a refusal from a peer.
 const LOGGED_CHARACTERS: usize = 400;
 
@@ -59,10 +58,7 @@ pub(crate) struct PeerAddress {
 #[derive(Debug)]
 pub(crate) struct Peers {
     registry: Registry,
-    listener: TcpListener,
-    /// There may be pending connections that the poll will not report again.
-    accepting: bool,
-    accept_after: Monotonic,
+    listener: Listener,
     own: NodeId,
     handshake: Handshake,
     dials: Vec<Dial>,
@@ -92,8 +88,7 @@ impl Peers {
         traffic: Traffic,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        let mut listener = TcpListener::from_std(listener);
-        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        let listener = Listener::new(TcpListener::from_std(listener), "a connection", LISTENER, &registry)?;
         let own = identity.member.node;
         let members = &identity.members;
         let is_dialed = |peer: &&PeerAddress| peer.node != own && members.iter().any(|member| member.node == peer.node);
@@ -101,8 +96,6 @@ impl Peers {
         Ok(Self {
             registry,
             listener,
-            accepting: false,
-            accept_after: Monotonic(0),
             own,
             handshake: Handshake::new(identity),
             dials,
@@ -131,15 +124,14 @@ impl Peers {
         }
         let dials = self.dials.iter().map(Dial::deadline);
         let unverified = self.accepted.values().map(Accepted::deadline);
-        let listener = if self.accepting { self.accept_after } else { Monotonic::NEVER };
-        dials.chain(unverified).min().unwrap_or(Monotonic::NEVER).min(listener)
+        dials.chain(unverified).min().unwrap_or(Monotonic::NEVER).min(self.listener.next_timer())
     }
 
     /// Handles a poll event of a socket.
     pub(crate) fn ready(&mut self, event: &mio::event::Event, now: Monotonic) {
         let token = event.token();
         if token == LISTENER {
-            self.accepting = true;
+            self.listener.note();
         } else if let Some(index) = self.dials.iter_mut().position(|dial| dial.has_token(token)) {
             self.dial_ready(index, event, now);
         } else if let Some(accepted) = self.accepted.get_mut(&token) {
@@ -155,9 +147,7 @@ impl Peers {
 
     /// Accepts connections, reads and decodes available data, and appends the messages to `events`.
     pub(crate) fn receive(&mut self, now: Monotonic, events: &mut Vec<Event>) {
-        if self.accepting && self.accept_after <= now {
-            self.accept(now);
-        }
+        self.accept(now);
         self.report_starts(events);
         let changes = self.changes.drain(..);
         events.extend(changes.map(|(peer, is_open)| Event::PeerConnection { peer, is_open }));
@@ -322,22 +312,8 @@ impl Peers {
 
     fn accept(&mut self, now: Monotonic) {
         for _ in 0..ACCEPT_TURN {
-            match self.listener.accept() {
-                Ok((stream, _)) => self.admit(stream, now),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.accepting = false;
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    // Too many open files, or a connection closed before it was accepted: retry soon.
-                    self.accept_after = now + ACCEPT_PAUSE;
-                    if let Some(suppressed) = self.throttle.admit(0, "accept", now) {
-                        tracing::warn!(%error, suppressed, "can't accept a connection");
-                    }
-                    return;
-                }
-            }
+            let Some((stream, _)) = self.listener.accept(&mut self.throttle, now) else { return };
+            self.admit(stream, now);
         }
     }
 

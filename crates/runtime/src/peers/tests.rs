@@ -256,7 +256,7 @@ fn refuses_peer_of_other_cluster() {
 #[test]
 fn redials_moved_peer() {
     let (mut one, mut two) = pair(identity(2));
-    let address = two.peers.listener.local_addr().unwrap();
+    let address = two.peers.listener.address().unwrap();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     one.peers.dials = vec![Dial::new(NodeId(2), "two:7101".parse().unwrap())];
     for _ in 0..20 {
@@ -274,9 +274,8 @@ fn redials_moved_peer() {
     let moved = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     moved.set_nonblocking(true).unwrap();
     moves(&one, &[moved.local_addr().unwrap()]);
-    let mut moved = mio::net::TcpListener::from_std(moved);
-    two.poll.registry().register(&mut moved, LISTENER, Interest::READABLE).unwrap();
-    two.peers.listener = moved;
+    let moved = mio::net::TcpListener::from_std(moved);
+    two.peers.listener = Listener::new(moved, "a connection", LISTENER, two.poll.registry()).unwrap();
     two.peers.accepted.clear();
     until("it is noticed", &mut [&mut one, &mut two], |ends| !is_connected(ends));
     until("the name is resolved again", &mut [&mut one, &mut two], is_connected);
@@ -291,7 +290,7 @@ fn redials_moved_peer() {
 #[test]
 fn connection_flood_keeps_member_links() {
     let (mut one, mut two) = pair(identity(2));
-    let address = one.peers.listener.local_addr().unwrap();
+    let address = one.peers.listener.address().unwrap();
     let mut silent = Vec::new();
     for place in 0..300 {
         let mut stream = TcpStream::connect(address).unwrap();

@@ -1,54 +1,50 @@
 //! The ZooKeeper endpoint: a thread that owns the clients' sockets and a translation server
 //! ([`coordination::server::Server`]), so that reads never leave the thread (ZooKeeper-SL: Wei et al., LADIS 2013).
 //!
-//! A turn of the thread takes the log's responses, reads from all ready clients, ends the server's turn, executes its
-//! actions, and writes each client's output in one call. All state is soft: at start the thread restores the newest
-//! snapshot from the log and applies the rest before it listens.
+//! All state is soft: at start the thread restores the newest snapshot from the log and applies the rest before it
+//! listens. Frames for a slow consumer wait in its output queue; above [`Protocol::OUTPUT_HIGH_BYTES`] the server
+//! withholds further frames until the queue has drained.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`clients`] | sockets, framing, limits |
 //! | [`transport`] | access to the coordination log through the node |
 //! | [`remote`] | access to the coordination log over the network |
 //! | [`commands`] | the four-letter commands |
 //! | [`report`] | metrics and status for the commands, `/metrics` and the console |
 
-mod clients;
 mod commands;
 mod remote;
 mod report;
 mod transport;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use base::{Duration, Monotonic, Now};
+use bytes::{Bytes, BytesMut};
+use coordination::jute::Frames;
+use coordination::limits::FRAME_BYTES_MAX;
 use coordination::log_port::{LogPort, Output as LogOutput, Playback};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Events, Poll, Waker};
 use node::request::Response;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use server::zookeeper::Endpoint;
 use sharedlog::validate::COORDINATION_COPIES;
 use state_machine::Failure;
 
-use super::config::ZooKeeper;
-use super::gateway::Completions;
-use super::{clock, descriptors, random};
-use clients::{Clients, Input, Output};
+use crate::connections::{Connection, ConnectionLimits, Connections};
+use crate::endpoint::{COMPLETIONS, Endpoint, wait};
+use crate::node::Completions;
+use crate::protocol::{OutputChange, Protocol, Step};
+use crate::{clock, process, protocol, random};
 
-pub(crate) use remote::RemoteTransport;
-pub(crate) use transport::{LogTransport, NodeTransport};
+pub use remote::RemoteTransport;
+pub use transport::{LogTransport, NodeTransport};
 
-const COMPLETIONS: Token = Token(0);
-const LISTENER: Token = Token(1);
-/// Maximum number of events per poll.
-const READY_MAX: usize = 1_024;
-/// Maximum number of pending connections of the listening socket.
-const BACKLOG: i32 = 1_024;
+/// Timeout for a client to send its first complete frame.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// Batches in flight. Each may leave a hole in the log if the server crashes.
 const BATCHES_IN_FLIGHT: usize = 3;
 /// Read-only mode begins when an append takes longer than this, which exceeds the time of a log reconfiguration.
@@ -57,53 +53,33 @@ const READ_ONLY_AFTER: Duration = Duration::from_millis(5_000);
 const COLLECT_EVERY: Duration = Duration::from_millis(10_000);
 /// Log size at which a snapshot is written.
 const SNAPSHOT_AFTER_BYTES: u64 = 64 << 20;
-/// Interval of the search for clients that missed a timeout.
-const SWEEP: Duration = Duration::from_millis(1_000);
 /// Interval at which metrics and status are published.
 const PUBLISH_EVERY: Duration = Duration::from_millis(1_000);
 /// Random bytes fetched at once.
 const RANDOM_BYTES: usize = 4_096;
 
+/// The settings of the endpoint.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The node's number; `None` for a translation server without a node.
-    pub(crate) node: Option<u32>,
+    pub node: Option<u32>,
     /// Number of founding nodes of the cluster; 0 for a translation server without a node.
-    pub(crate) nodes: u32,
-    pub(crate) address: SocketAddr,
+    pub nodes: u32,
+    pub address: SocketAddr,
     /// The shortest session timeout and the longest.
-    pub(crate) session_timeout: [Duration; 2],
-    pub(crate) super_digest: Option<String>,
-    pub(crate) linearizable_reads: bool,
-    pub(crate) playback: Playback,
+    pub session_timeout: [Duration; 2],
+    pub super_digest: Option<String>,
+    pub linearizable_reads: bool,
+    pub playback: Playback,
     /// The enabled four-letter commands; all if `None`.
-    pub(crate) commands: Option<Vec<String>>,
-    pub(crate) connections_max: usize,
-    pub(crate) connections_per_address: usize,
+    pub commands: Option<Vec<String>>,
+    pub connections_max: usize,
+    pub connections_per_address: usize,
     /// Publishes the metrics and status, and provides the server's role.
-    pub(crate) endpoint: Arc<Endpoint>,
+    pub endpoint: Arc<server::zookeeper::Endpoint>,
 }
 
 impl Settings {
-    /// Settings of an endpoint. `node` has the node's number and the number of founding nodes; `None` for a translation
-    /// server without a node.
-    pub(crate) fn new(zookeeper: &ZooKeeper, node: Option<(u32, u32)>, address: SocketAddr) -> Self {
-        Self {
-            node: node.map(|(node, _)| node),
-            nodes: node.map_or(0, |(_, nodes)| nodes),
-            address,
-            session_timeout: zookeeper.session_timeout_ms().map(Duration::from_millis),
-            super_digest: zookeeper.super_digest.clone(),
-            linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
-            // The configuration was validated.
-            playback: zookeeper.playback().unwrap_or_default(),
-            commands: zookeeper.commands.clone(),
-            connections_max: descriptors::for_endpoints().zookeeper,
-            connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
-            endpoint: Arc::new(if node.is_some() { Endpoint::default() } else { Endpoint::observer() }),
-        }
-    }
-
     fn server(&self, nonce: u128) -> Config {
         let [session_timeout_min, session_timeout_max] = self.session_timeout;
         Config {
@@ -122,33 +98,17 @@ impl Settings {
     }
 }
 
-/// Binds the address without listening: connections are refused until the endpoint serves, so clients try another node.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
-}
-
-/// The address of a bound socket, with the port that was chosen if none was given.
-pub(crate) fn address(socket: &OwnedFd) -> io::Result<SocketAddr> {
-    let address = rustix::net::getsockname(socket)?;
-    SocketAddr::try_from(address).map_err(io::Error::from)
-}
-
 /// Starts the thread. `connect` creates the transport to the log, which returns responses through the given queue.
 /// `listening` is called once clients can connect.
-pub(crate) fn start<T: LogTransport + 'static>(
+pub fn start<T: LogTransport + 'static>(
     socket: OwnedFd,
     settings: Settings,
     connect: impl FnOnce(Arc<Completions>) -> io::Result<T> + Send + 'static,
     listening: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
-    super::spawn("zookeeper", move || {
+    process::spawn("zookeeper", move || {
         if let Err(error) = serve(socket, settings, connect, listening) {
-            super::die(&format!("ZooKeeper endpoint: {error}"));
+            process::die(&format!("ZooKeeper endpoint: {error}"));
         }
     })?;
     Ok(())
@@ -168,34 +128,24 @@ fn serve<T: LogTransport + 'static>(
     let mut random = Random::default();
     let state = log.open(&mut poll)?;
     let server = Server::new(settings.server(random.nonce()?), state, clock::now());
-    rustix::net::listen(&socket, BACKLOG)?;
-    let listener = mio::net::TcpListener::from_std(TcpListener::from(socket));
-    let limits =
-        clients::ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
-    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, limits)?;
-    tracing::info!(address = %settings.address, "serving ZooKeeper clients");
-    listening();
-    let mut service = Service {
+    let limits = ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
+    let address = settings.address;
+    let zookeeper = ZooKeeper {
         started: clock::monotonic(),
         settings,
-        clients,
         log,
         server,
         random,
         timer: Monotonic(0),
-        sweep_at: Monotonic(0),
         publish_at: Monotonic(0),
-        changes: Vec::new(),
+        commands: Vec::new(),
+        events: Vec::new(),
         is_left_behind: false,
     };
-    let mut ready = Events::with_capacity(READY_MAX);
-    loop {
-        service.wait(&mut poll, &mut ready)?;
-        service.turn(&ready)?;
-        if service.is_left_behind {
-            service.restart(&mut poll)?;
-        }
-    }
+    let endpoint = Endpoint::listen(poll, socket, limits, zookeeper)?;
+    tracing::info!(%address, "serving ZooKeeper clients");
+    listening();
+    endpoint.run()
 }
 
 /// The port to the log, with its transport.
@@ -252,45 +202,135 @@ impl Log {
     }
 }
 
-/// Waits for sockets and responses, until a deadline.
-pub(super) fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<()> {
-    let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
-    match poll.poll(ready, timeout) {
-        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(()),
+/// A client's part of its connection.
+#[derive(Debug)]
+struct Client {
+    /// The first bytes, until there are four: a command or the length of a frame.
+    first: BytesMut,
+    command: Option<[u8; 4]>,
+    frames: Frames,
+    /// Whether a whole frame has arrived.
+    has_greeted: bool,
+}
+
+impl protocol::Client for Client {
+    fn push(&mut self, mut bytes: &[u8], _: Monotonic) {
+        if self.first.len() < 4 {
+            let missing = (4 - self.first.len()).min(bytes.len());
+            self.first.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+            let Some(first) = self.first.first_chunk::<4>() else { return };
+            if first.iter().all(u8::is_ascii_lowercase) {
+                self.command = Some(*first);
+                return;
+            }
+            self.frames.push(first);
+        }
+        self.frames.push(bytes);
+    }
+
+    fn held(&self) -> usize {
+        self.frames.held()
+    }
+
+    fn has_greeted(&self) -> bool {
+        self.has_greeted
     }
 }
 
-struct Service {
+/// The endpoint's protocol: the translation server, with its port to the log.
+struct ZooKeeper {
     started: Monotonic,
     settings: Settings,
-    clients: Clients,
     log: Log,
     server: Server,
     random: Random,
     timer: Monotonic,
-    sweep_at: Monotonic,
     publish_at: Monotonic,
-    /// Changes of output queues that the server has not been notified of.
-    changes: Vec<(ConnectionId, Output)>,
+    /// The four-letter commands of this turn.
+    commands: Vec<(ConnectionId, [u8; 4])>,
+    /// Events of connections for the server's next turn.
+    events: Vec<Event>,
     is_left_behind: bool,
 }
 
-impl Service {
-    fn wait(&self, poll: &mut Poll, ready: &mut Events) -> io::Result<()> {
-        let sweep = if self.clients.len() > 0 { self.sweep_at } else { Monotonic::NEVER };
-        let timers = [self.timer, self.log.port.next_timer(), self.clients.next_timer(), sweep];
-        let has_changes = !self.changes.is_empty();
-        let deadline = if has_changes { Monotonic(0) } else { timers.into_iter().min().unwrap_or(Monotonic::NEVER) };
-        wait(poll, ready, deadline)
+/// What the commands and the metrics show.
+struct Service<'a> {
+    started: Monotonic,
+    settings: &'a Settings,
+    clients: &'a mut Connections<Client>,
+    server: &'a mut Server,
+}
+
+impl Protocol for ZooKeeper {
+    type Client = Client;
+
+    const NAME: &'static str = "ZooKeeper";
+    const CLIENT: &'static str = "a ZooKeeper client";
+    const READ_BYTES: usize = 64 << 10;
+    const GREETING_TIMEOUT: Duration = GREETING_TIMEOUT;
+    const OUTPUT_HIGH_BYTES: usize = 1 << 20;
+    const OUTPUT_LOW_BYTES: usize = 256 << 10;
+    const STOPS_READING_WHEN_FULL: bool = false;
+    const HALF_CLOSES: bool = false;
+
+    fn connected(&mut self, connection: ConnectionId, address: SocketAddr, now: Now) -> io::Result<(Client, Bytes)> {
+        let password = self.random.take()?;
+        self.server.handle(Event::Connected { connection, address: address.ip(), password }, now);
+        let frames = Frames::new(FRAME_BYTES_MAX);
+        Ok((Client { first: BytesMut::new(), command: None, frames, has_greeted: false }, Bytes::new()))
     }
 
-    fn turn(&mut self, ready: &Events) -> io::Result<()> {
-        ready.iter().filter(|event| event.token() != COMPLETIONS).for_each(|event| self.clients.note(event));
-        let now = clock::now();
-        for (connection, change) in std::mem::take(&mut self.changes) {
-            self.server.handle(change_event(connection, change), now);
+    fn disconnected(&mut self, connection: ConnectionId, _: Client) {
+        self.events.push(Event::Disconnected { connection });
+    }
+
+    fn take(&mut self, id: ConnectionId, connection: &mut Connection<Client>, now: Now) -> Step {
+        let client = &mut connection.client;
+        if let Some(word) = client.command.take() {
+            self.server.handle(Event::Disconnected { connection: id }, now);
+            self.commands.push((id, word));
+            return Step::EndsTurn;
         }
+        match client.frames.next() {
+            Ok(Some(frame)) => {
+                client.has_greeted = true;
+                self.server.handle(Event::Frame { connection: id, frame }, now);
+                Step::Taken
+            }
+            Ok(None) => Step::NeedsInput,
+            Err(error) => {
+                // Not for strangers, who could fill the log.
+                if client.has_greeted {
+                    let address = connection.address;
+                    tracing::warn!(client = %address, %error, "closing the connection of a ZooKeeper client");
+                }
+                Step::Invalid
+            }
+        }
+    }
+
+    fn output_changed(&mut self, connection: ConnectionId, change: OutputChange) {
+        self.events.push(match change {
+            OutputChange::Full => Event::OutputFull { connection },
+            OutputChange::Drained => Event::OutputDrained { connection },
+        });
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.server.output_bytes()
+    }
+
+    fn may_send(&self, id: ConnectionId, now: Monotonic) -> bool {
+        self.server.may_send(id, now)
+    }
+
+    fn next_timer(&self, _: &Connections<Client>) -> Monotonic {
+        if self.events.is_empty() { self.timer.min(self.log.port.next_timer()) } else { Monotonic(0) }
+    }
+
+    fn begin_turn(&mut self, _: &mut Connections<Client>, now: Now) {
+        self.events.drain(..).for_each(|event| self.server.handle(event, now));
         self.log.take_answers(now.monotonic);
         self.log.port.timer(now.monotonic);
         self.hear_of_log(now);
@@ -298,45 +338,36 @@ impl Service {
             self.timer = Monotonic::NEVER;
             self.server.handle(Event::Timer, now);
         }
-        self.sweep(now.monotonic);
-        for (connection, address) in self.clients.accept(now.monotonic) {
-            let password = self.random.take()?;
-            self.server.handle(Event::Connected { connection, address: address.ip(), password }, now);
+    }
+
+    fn end_turn(&mut self, clients: &mut Connections<Client>) {
+        self.end_server_turn(clients);
+        for (connection, word) in std::mem::take(&mut self.commands) {
+            let answer = commands::answer(word, &mut self.service(clients));
+            clients.send(connection, answer.into());
+            clients.close(connection, clock::monotonic());
         }
-        let commands = self.read();
-        self.end_turn();
-        for (connection, word) in commands {
-            let answer = commands::answer(word, self);
-            self.clients.send(connection, answer.into());
-            self.clients.close(connection, now.monotonic);
-        }
+    }
+
+    fn after_turn(&mut self, clients: &mut Connections<Client>, poll: &mut Poll) -> io::Result<bool> {
         let now = clock::monotonic();
-        self.clients.flush(&self.server, now, &mut self.changes);
         // The server's own ticks are more frequent, so that this needs no timer.
         if now >= self.publish_at {
             self.publish_at = now + PUBLISH_EVERY;
-            self.settings.endpoint.publish(Some(report::report(self)));
+            let report = report::report(&self.service(clients));
+            self.settings.endpoint.publish(Some(report));
         }
-        Ok(())
+        let is_left_behind = self.is_left_behind;
+        if is_left_behind {
+            self.restart(clients, poll)?;
+        }
+        Ok(is_left_behind)
     }
+}
 
-    /// Passes the clients' frames to the server, and returns the four-letter commands.
-    fn read(&mut self) -> Vec<(ConnectionId, [u8; 4])> {
-        let now = clock::now();
-        let mut commands = Vec::new();
-        let Self { server, clients, .. } = self;
-        clients.read(|connection, input| {
-            match input {
-                Input::Frame(frame) => server.handle(Event::Frame { connection, frame }, now),
-                Input::Closed => server.handle(Event::Disconnected { connection }, now),
-                Input::Command(word) => {
-                    server.handle(Event::Disconnected { connection }, now);
-                    commands.push((connection, word));
-                }
-            }
-            server.output_bytes()
-        });
-        commands
+impl ZooKeeper {
+    fn service<'a>(&'a mut self, clients: &'a mut Connections<Client>) -> Service<'a> {
+        Service { started: self.started, settings: &self.settings, clients, server: &mut self.server }
     }
 
     /// Sends requests to the log, and passes the port's outputs to the server. Returns whether there were any.
@@ -356,15 +387,15 @@ impl Service {
 
     /// Ends the server's turn and executes its actions. Outputs that the port produces immediately are handled in the
     /// same turn.
-    fn end_turn(&mut self) {
+    fn end_server_turn(&mut self, clients: &mut Connections<Client>) {
         let now = clock::now();
         loop {
             for action in self.server.end_turn(now) {
                 match action {
-                    Action::Send { connection, frame } => self.clients.send(connection, frame),
-                    Action::Close { connection } => self.clients.close(connection, now.monotonic),
-                    Action::Pause { connection } => self.clients.pause(connection),
-                    Action::Resume { connection } => self.clients.resume(connection),
+                    Action::Send { connection, frame } => clients.send(connection, frame),
+                    Action::Close { connection } => clients.close(connection, now.monotonic),
+                    Action::Pause { connection } => clients.pause(connection),
+                    Action::Resume { connection } => clients.resume(connection),
                     Action::SetTimer(at) => self.timer = at,
                     action => self.log.port.act(action, now.monotonic),
                 }
@@ -376,23 +407,14 @@ impl Service {
         }
     }
 
-    fn sweep(&mut self, now: Monotonic) {
-        if now < self.sweep_at {
-            return;
-        }
-        self.sweep_at = now + SWEEP;
-        let closed = self.clients.sweep(now);
-        self.changes.extend(closed.into_iter().map(|connection| (connection, Output::Closed)));
-    }
-
     /// Restarts from the newest snapshot after the log was trimmed beyond the applied position. Clients reconnect.
-    fn restart(&mut self, poll: &mut Poll) -> io::Result<()> {
+    fn restart(&mut self, clients: &mut Connections<Client>, poll: &mut Poll) -> io::Result<()> {
         tracing::warn!(
             "the log was trimmed beyond the applied position: restarting from a snapshot, closing all clients"
         );
         self.settings.endpoint.publish(None);
-        self.clients.close_all();
-        self.changes.clear();
+        clients.clear();
+        self.events.clear();
         // Frees the old tree before the new one is built.
         self.server = Server::new(self.settings.server(0), State::default(), clock::now());
         self.log.port.open(clock::monotonic());
@@ -400,14 +422,6 @@ impl Service {
         self.server = Server::new(self.settings.server(self.random.nonce()?), state, clock::now());
         (self.timer, self.is_left_behind) = (Monotonic(0), false);
         Ok(())
-    }
-}
-
-fn change_event(connection: ConnectionId, change: Output) -> Event {
-    match change {
-        Output::Full => Event::OutputFull { connection },
-        Output::Drained => Event::OutputDrained { connection },
-        Output::Closed => Event::Disconnected { connection },
     }
 }
 

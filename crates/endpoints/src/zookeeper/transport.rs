@@ -6,30 +6,30 @@ use base::Monotonic;
 use node::request::Request;
 use sharedlog::request::LogRequest;
 
-use super::super::gateway::{Completions, MachineGateway};
+use crate::node::{Completions, LocalMachine};
 
 /// Sends requests to a log. Each request gets exactly one response through the [`Completions`] of the transport, at the
 /// latest shortly after its deadline, unless the process ends.
-pub(crate) trait LogTransport {
+pub trait LogTransport {
     /// Submits a request without waiting.
     fn submit(&self, number: u64, deadline: Monotonic, request: LogRequest);
 }
 
 /// Sends requests to the node of this process.
 #[derive(Debug)]
-pub(crate) struct NodeTransport {
-    gateway: MachineGateway,
+pub struct NodeTransport<M> {
+    machine: M,
     completions: Arc<Completions>,
 }
 
-impl NodeTransport {
-    pub(crate) fn new(gateway: MachineGateway, completions: Arc<Completions>) -> Self {
-        Self { gateway, completions }
+impl<M: LocalMachine> NodeTransport<M> {
+    pub fn new(machine: M, completions: Arc<Completions>) -> Self {
+        Self { machine, completions }
     }
 }
 
-impl LogTransport for NodeTransport {
+impl<M: LocalMachine> LogTransport for NodeTransport<M> {
     fn submit(&self, number: u64, deadline: Monotonic, request: LogRequest) {
-        self.gateway.enqueue_from_thread(Request::Log(request), deadline, &self.completions, number);
+        self.machine.submit(Request::Log(request), deadline, &self.completions, number);
     }
 }

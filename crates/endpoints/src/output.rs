@@ -1,22 +1,24 @@
-//! Output that waits until a client's socket takes it.
+//! Output that waits until a socket takes it.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, Write};
+use std::io::{self, ErrorKind, IoSlice};
 
 use bytes::{Buf as _, Bytes};
+
+use crate::transport::Transport;
 
 /// Buffers written in one call.
 const SLICES: usize = 64;
 
 /// The unsent frames of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct OutputQueue {
+pub struct OutputQueue {
     frames: VecDeque<Bytes>,
     bytes: usize,
 }
 
 impl OutputQueue {
-    pub(crate) fn push(&mut self, frame: Bytes) {
+    pub fn push(&mut self, frame: Bytes) {
         // A write of nothing but empty frames would look like a closed socket.
         if !frame.is_empty() {
             self.bytes += frame.len();
@@ -24,19 +26,28 @@ impl OutputQueue {
         }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// Writes as much as the socket takes; false if it takes no more.
-    pub(crate) fn write(&mut self, socket: &mut impl Write) -> io::Result<bool> {
+    pub fn write(&mut self, transport: &mut Transport) -> io::Result<bool> {
+        self.write_by(|slices| transport.write_vectored(slices))
+    }
+
+    fn write_by(&mut self, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> io::Result<bool> {
         while !self.frames.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self.frames.iter().take(SLICES).map(|frame| IoSlice::new(frame)).collect();
-            let mut written = match socket.write_vectored(&slices) {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = 0;
+            for (slice, frame) in slices.iter_mut().zip(&self.frames) {
+                *slice = IoSlice::new(frame);
+                count += 1;
+            }
+            let mut written = match write(&slices[..count]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => written,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -67,19 +78,12 @@ mod tests {
         room: usize,
     }
 
-    impl Write for Socket {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let count = bytes.len().min(self.room);
-            if count == 0 {
-                return Err(ErrorKind::WouldBlock.into());
-            }
-            self.taken.extend_from_slice(&bytes[..count]);
-            self.room -= count;
-            Ok(count)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
+    impl Socket {
+        fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).take(self.room).collect();
+            self.room -= bytes.len();
+            self.taken.extend_from_slice(&bytes);
+            if bytes.is_empty() { Err(ErrorKind::WouldBlock.into()) } else { Ok(bytes.len()) }
         }
     }
 
@@ -93,11 +97,11 @@ mod tests {
         assert_eq!((queue.bytes(), queue.is_empty()), (11, false));
         for (room, left) in [(0, 11), (2, 9), (4, 5), (3, 2)] {
             socket.room = room;
-            assert!(!queue.write(&mut socket).expect("room is not an error"));
+            assert!(!queue.write_by(|slices| socket.write(slices)).expect("room is not an error"));
             assert_eq!(queue.bytes(), left);
         }
         socket.room = 100;
-        assert!(queue.write(&mut socket).expect("room"));
+        assert!(queue.write_by(|slices| socket.write(slices)).expect("room"));
         assert!(queue.is_empty() && queue.bytes() == 0);
         assert_eq!(socket.taken, b"onetwothree");
     }

@@ -13,10 +13,11 @@ use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ClientStatus, ConnectionId, Sizes, Statistics};
 use server::zookeeper::{Role, Value};
 
-use super::super::clock;
-use super::clients::{GREETING_TIMEOUT, Traffic};
 use super::report::{latency, mode, outstanding, role, zookeeper_metrics};
-use super::{BACKLOG, Service};
+use super::{GREETING_TIMEOUT, Service};
+use crate::clock;
+use crate::connections::Traffic;
+use crate::endpoint::BACKLOG;
 
 /// The ZooKeeper release with this protocol. Clients parse the version, and the date in this format.
 const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", built on 11/01/2026 00:00 UTC");

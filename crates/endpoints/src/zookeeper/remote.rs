@@ -15,9 +15,9 @@ use state_machine::Failure;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-use super::super::clock;
-use super::super::gateway::Completions;
 use super::LogTransport;
+use crate::node::Completions;
+use crate::{clock, process};
 
 /// Entries of the coordination log are read without their stamps, which are unused there.
 const NO_STAMP: Stamp = Stamp { client: ClientId(0), sequence: 0 };
@@ -31,16 +31,17 @@ struct Submitted {
 
 /// Sends requests to any node of a cluster.
 #[derive(Debug)]
-pub(crate) struct RemoteTransport {
+pub struct RemoteTransport {
     requests: UnboundedSender<Submitted>,
 }
 
 impl RemoteTransport {
-    pub(crate) fn start(client: sdk::Client, completions: Arc<Completions>) -> io::Result<Self> {
+    /// Starts the thread.
+    pub fn start(client: sdk::Client, completions: Arc<Completions>) -> io::Result<Self> {
         // The log's driver limits the requests in flight.
         let (requests, submitted) = mpsc::unbounded_channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        super::super::spawn("log", move || carry(&runtime, &client, &completions, submitted))?;
+        process::spawn("log", move || carry(&runtime, &client, &completions, submitted))?;
         Ok(Self { requests })
     }
 }

@@ -10,13 +10,13 @@ const PERIOD: Duration = Duration::from_millis(10_000);
 /// When each message was last logged. Keys come from this program and from members' numbers, never from untrusted
 /// clients, so the map stays small.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     logged: BTreeMap<(u32, &'static str), (Monotonic, u64)>,
 }
 
 impl Throttle {
     /// Whether to log the message now, and how often it was suppressed since the last time.
-    pub(crate) fn admit(&mut self, about: u32, what: &'static str, now: Monotonic) -> Option<u64> {
+    pub fn admit(&mut self, about: u32, what: &'static str, now: Monotonic) -> Option<u64> {
         match self.logged.get_mut(&(about, what)) {
             Some((last, unsaid)) if now.since(*last) < PERIOD => {
                 *unsaid += 1;

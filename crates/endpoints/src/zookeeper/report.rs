@@ -7,8 +7,8 @@ use std::time::Instant;
 use coordination::server::Latency;
 use server::zookeeper::{Metric, Report, Role, Value};
 
-use super::super::clock;
 use super::Service;
+use crate::clock;
 
 /// The server's mode, as ZooKeeper names it.
 pub(super) fn mode(service: &Service) -> &'static str {
