@@ -11,7 +11,7 @@
 //! Bytes from a socket are untrusted: nothing here panics on them, a frame longer than its connection's limit closes
 //! the connection before memory is allocated for it, and a buffer grows only as bytes arrive.
 
-use std::os::fd::AsFd;
+use std::io;
 
 use base::codec::{DecodeError, Reader, Wire as _, Writer};
 use base::{ClusterId, Incarnation, NodeId, StartHistory};
@@ -241,11 +241,11 @@ impl FrameBuffer {
         self.trusted = true;
     }
 
-    /// Reads once from `source` and returns the number of bytes read; 0 at end of file.
-    pub(crate) fn read_from(&mut self, source: impl AsFd) -> std::io::Result<usize> {
+    /// Makes room, and calls `read` to append bytes. Returns the number of bytes read; 0 at the end of the stream.
+    pub(crate) fn read_by(&mut self, read: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<usize> {
         let room = self.room();
         self.buffer.reserve(room);
-        Ok(rustix::io::read(source, rustix::buffer::spare_capacity(&mut self.buffer))?)
+        read(&mut self.buffer)
     }
 
     fn room(&self) -> usize {

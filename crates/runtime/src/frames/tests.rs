@@ -1,7 +1,8 @@
-use std::io::Write as _;
+use std::io::{PipeReader, Write as _};
 
 use base::SplitMix64;
 use base::codec::Wire as _;
+use rustix::buffer::spare_capacity;
 
 use super::*;
 
@@ -21,6 +22,10 @@ fn hello() -> Hello {
     }
 }
 
+fn read(buffer: &mut FrameBuffer, reader: &PipeReader) -> usize {
+    buffer.read_by(|buffer| Ok(rustix::io::read(reader, spare_capacity(buffer))?)).unwrap()
+}
+
 /// Feeds `bytes` through a pipe, in pieces of `piece` bytes, as a socket would.
 fn feed(bytes: &[u8], piece: usize, trusted: bool) -> Result<Vec<Bytes>, FrameError> {
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -31,11 +36,11 @@ fn feed(bytes: &[u8], piece: usize, trusted: bool) -> Result<Vec<Bytes>, FrameEr
     let mut frames = Vec::new();
     for piece in bytes.chunks(piece) {
         writer.write_all(piece).unwrap();
-        buffer.read_from(&reader).unwrap();
+        read(&mut buffer, &reader);
         buffer.take_frames(&mut frames)?;
     }
     drop(writer);
-    while buffer.read_from(&reader).unwrap() > 0 {
+    while read(&mut buffer, &reader) > 0 {
         buffer.take_frames(&mut frames)?;
     }
     Ok(frames)

@@ -1,14 +1,15 @@
 //! A socket with its buffers: frames in, frames out, without blocking.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Write as _};
+use std::io;
 
 use base::HostPort;
 use base::codec::Writer;
 use base::limits::PEER_MESSAGE_BYTES_MAX;
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
+use endpoints::output::OutputQueue;
+use endpoints::transport::Transport;
 use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use node::message::Message;
 use state_machine::Failure;
 
@@ -31,8 +32,6 @@ const READ_TURN_BYTES: usize = 4 << 20;
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// A turn's frames are written early when they exceed this.
 const GATHERED_BYTES_MAX: usize = 16 << 20;
-/// Buffers passed to one write call.
-const WRITE_PIECES: usize = 16;
 
 /// Why a connection was closed.
 #[derive(Debug, thiserror::Error)]
@@ -63,13 +62,12 @@ pub(crate) enum ReadState {
 /// A connection in either direction.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    transport: Transport,
     token: Token,
     input: FrameBuffer,
     /// Frames of this turn, written together.
     gathering: Writer,
-    waiting: VecDeque<Bytes>,
-    waiting_bytes: usize,
+    waiting: OutputQueue,
     /// The socket is not writable until the poll reports it.
     blocked: bool,
     /// The send buffer exceeded its limit: messages were dropped, and the connection will be closed.
@@ -80,19 +78,17 @@ pub(crate) struct Connection {
 impl Connection {
     /// Registers `stream` with the poll.
     pub(crate) fn register(
-        mut stream: TcpStream,
+        stream: TcpStream,
         token: Token,
         registry: &Registry,
         traffic: &Traffic,
     ) -> io::Result<Self> {
-        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self {
-            stream,
+            transport: Transport::plain(stream, token, registry)?,
             token,
             input: FrameBuffer::default(),
             gathering: Writer::new(),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting: OutputQueue::default(),
             blocked: false,
             is_congested: false,
             traffic: traffic.clone(),
@@ -104,7 +100,7 @@ impl Connection {
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
-        &self.stream
+        self.transport.socket()
     }
 
     /// Marks the peer as a member.
@@ -119,9 +115,12 @@ impl Connection {
 
     /// Reads available data and appends the complete frames.
     pub(crate) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<ReadState, Closed> {
+        if !self.transport.handshake()? {
+            return Ok(ReadState::Drained);
+        }
         let mut read = 0;
         while read < READ_TURN_BYTES {
-            match self.input.read_from(&self.stream) {
+            match self.input.read_by(|buffer| self.transport.read_into(buffer)) {
                 Ok(0) => return Err(Closed::Ended),
                 Ok(bytes) => {
                     read += bytes;
@@ -149,7 +148,7 @@ impl Connection {
         let before = self.gathering.len();
         encode_message(message, &mut self.gathering);
         let bytes = self.gathering.len() - before;
-        let many_wait = self.waiting_bytes + before > ANSWERS_WAIT_BYTES_MAX;
+        let many_wait = self.waiting.bytes() + before > ANSWERS_WAIT_BYTES_MAX;
         if many_wait
             && bytes > SHORT_ANSWER_BYTES
             && let Some(refusal) = refusal_of(message)
@@ -175,14 +174,16 @@ impl Connection {
             if gathered.len() > KEPT_BYTES_MAX {
                 self.gathering = Writer::new();
             }
-            self.waiting_bytes += gathered.len();
-            self.waiting.push_back(gathered);
+            self.waiting.push(gathered);
         }
-        while !self.blocked && !self.waiting.is_empty() {
-            self.write()?;
+        if !self.blocked && !self.waiting.is_empty() && self.transport.handshake()? {
+            let before = self.waiting.bytes();
+            let written = self.waiting.write(&mut self.transport);
+            self.traffic.sent.inc_by((before - self.waiting.bytes()) as u64);
+            self.blocked = !written?;
         }
-        if self.is_congested || self.waiting_bytes > OUTPUT_BYTES_MAX {
-            return Err(Closed::Congested(self.waiting_bytes));
+        if self.is_congested || self.waiting.bytes() > OUTPUT_BYTES_MAX {
+            return Err(Closed::Congested(self.waiting.bytes()));
         }
         Ok(())
     }
@@ -190,42 +191,12 @@ impl Connection {
     /// Bytes pending to be written.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting_bytes + self.gathering.len()
+        self.waiting.bytes() + self.gathering.len()
     }
 
     /// Whether no bytes are pending.
     pub(crate) fn is_flushed(&self) -> bool {
         self.waiting.is_empty() && self.gathering.is_empty()
-    }
-
-    fn write(&mut self) -> Result<(), Closed> {
-        let mut pieces = [IoSlice::new(&[]); WRITE_PIECES];
-        let mut count = 0;
-        for (piece, bytes) in pieces.iter_mut().zip(&self.waiting) {
-            *piece = IoSlice::new(bytes);
-            count += 1;
-        }
-        match self.stream.write_vectored(&pieces[..count]) {
-            Ok(written) => self.written(written),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.blocked = true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    fn written(&mut self, mut bytes: usize) {
-        self.traffic.sent.inc_by(bytes as u64);
-        self.waiting_bytes -= bytes;
-        while let Some(front) = self.waiting.front_mut() {
-            let taken = bytes.min(front.len());
-            front.advance(taken);
-            bytes -= taken;
-            if !front.is_empty() {
-                break;
-            }
-            self.waiting.pop_front();
-        }
     }
 }
 
