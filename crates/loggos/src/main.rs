@@ -1,9 +1,7 @@
 //! The `loggos` binary: nodes, a local cluster, and the client commands.
 
-mod cli;
-mod runtime;
+mod dev;
 mod simulation;
-mod view;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -13,7 +11,10 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use coordination::log_port::Playback;
-use terminal::DATA_DEFAULT;
+use runtime::config::DiskReads;
+use runtime::files::OsFiles;
+use store::files::{Files as _, OpenOptions};
+use terminal::{DATA_DEFAULT, Output};
 
 /// Half of the instructions of glibc's allocator, and free lists for each thread: requests are allocated on one thread and
 /// released on another one.
@@ -56,12 +57,41 @@ enum Command {
     Sim(simulation::Simulate),
     #[command(flatten)]
     Client(cli::Command),
+    /// ZooKeeper: read and change znodes, or serve ZooKeeper clients.
+    Zk {
+        #[command(flatten)]
+        servers: cli::Servers,
+        #[command(subcommand)]
+        command: ZooKeeper,
+    },
+    /// Run benchmarks.
+    Bench(bench::Arguments),
     /// Print a completion script for a shell, such as `source <(loggos completions bash)`.
     Completions {
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
 }
+
+#[derive(Debug, Subcommand)]
+enum ZooKeeper {
+    /// Serve ZooKeeper clients: as a node configured by a ZooKeeper configuration file, or with --at as a stateless
+    /// server of a running cluster. Nodes with blank disks form a cluster automatically.
+    Serve(runtime::zoo_serve::Options),
+    #[command(flatten)]
+    Client(cli::ZooKeeperCommand),
+}
+
+/// The platform for `loggos bench`, the same as a node's.
+const BENCH_PLATFORM: bench::Platform = bench::Platform {
+    create_log: |directory, name| {
+        let files = OsFiles::new(directory);
+        let log = files.create(name, OpenOptions::DIRECT)?;
+        files.sync_dir("")?;
+        Ok(Box::new(log))
+    },
+    ask_for_real_time: runtime::ask_for_real_time,
+};
 
 #[derive(Debug, Args)]
 struct Local {
@@ -77,17 +107,17 @@ struct Local {
     port_offset: Option<u16>,
     /// Memory for rows per node, such as 512MiB or 2GiB: three eighths cache blocks, one eighth flushed memtables,
     /// a quarter memtables; at half, writes wait [default: 128MiB, 64MiB, 128MiB and 256MiB].
-    #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
+    #[arg(long, value_name = "SIZE", value_parser = runtime::config::memory_size)]
     memory: Option<u64>,
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
     #[arg(long, value_name = "WHEN")]
     zookeeper_playback: Option<Playback>,
     /// The replica that answers a read of a disk [default: any].
     #[arg(long, value_enum, value_name = "REPLICA")]
-    disk_reads: Option<runtime::DiskReads>,
+    disk_reads: Option<DiskReads>,
     /// The bound on the error of the wall clock that the nodes assume, 1us to 250ms, to observe the cost of a real clock
     /// [default: 1us].
-    #[arg(long, value_name = "TIME", value_parser = runtime::clock_uncertainty)]
+    #[arg(long, value_name = "TIME", value_parser = runtime::config::clock_uncertainty)]
     clock_uncertainty: Option<String>,
 }
 
@@ -108,23 +138,18 @@ fn main() -> ExitCode {
             let Local { nodes, memory, zookeeper_playback: playback, disk_reads, clock_uncertainty, .. } = cluster;
             let data = cluster.data.unwrap_or_else(default_data);
             let port_offset = cluster.port_offset.unwrap_or(0);
-            runtime::dev::run(&runtime::dev::Options {
-                nodes,
-                data,
-                port_offset,
-                memory,
-                playback,
-                disk_reads,
-                clock_uncertainty,
-            })
+            dev::run(&dev::Options { nodes, data, port_offset, memory, playback, disk_reads, clock_uncertainty })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
         Command::Client(command) => cli::run(command),
+        Command::Zk { command: ZooKeeper::Serve(options), .. } => runtime::zoo_serve::run(&options),
+        Command::Zk { servers, command: ZooKeeper::Client(command) } => cli::run_zk(&servers, &command),
+        Command::Bench(arguments) => cli::finish(Output::new(false), bench::run(arguments, BENCH_PLATFORM)),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Loggos::command(), "loggos", &mut script);
-            terminal::Output::new(false).finish(io::stdout().write_all(&script).map_err(terminal::Stop::Print))
+            Output::new(false).finish(io::stdout().write_all(&script).map_err(terminal::Stop::Print))
         }
     }
 }
@@ -145,7 +170,7 @@ impl Local {
         let data = match (self.data, self.port_offset) {
             (Some(data), _) => data,
             (None, None) => default_data(),
-            (None, Some(offset)) => match runtime::dev::running(|arguments| started_with(offset, arguments)) {
+            (None, Some(offset)) => match dev::running(|arguments| started_with(offset, arguments)) {
                 Some(data) => data,
                 None => {
                     eprintln!("loggos: no `loggos dev` of this user is running with --port-offset {offset}");
@@ -153,7 +178,7 @@ impl Local {
                 }
             },
         };
-        runtime::dev::restart(&data, node)
+        dev::restart(&data, node)
     }
 }
 

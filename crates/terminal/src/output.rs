@@ -4,8 +4,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use base::shown;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::stop::Stop;
 
@@ -138,6 +140,16 @@ pub fn to_json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("map keys are strings")
 }
 
+/// A range as a field of an object: the first key, and the end key or null; in base64 if one of them is not UTF-8.
+pub fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Value) {
+    let as_text = |key| std::str::from_utf8(key).ok();
+    match (as_text(start), end.map(as_text)) {
+        (Some(start), None) => ("range", json!([start, null])),
+        (Some(start), Some(Some(end))) => ("range", json!([start, end])),
+        _ => ("range_base64", json!([BASE64_STANDARD.encode(start), end.map(|end| BASE64_STANDARD.encode(end))])),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,5 +207,13 @@ mod tests {
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);
+    }
+
+    #[test]
+    fn range_json_has_both_bounds() {
+        assert_eq!(range_field(b"", None), ("range", json!(["", null])));
+        assert_eq!(range_field(b"a", Some(b"b")), ("range", json!(["a", "b"])));
+        assert_eq!(range_field(b"\xff", None), ("range_base64", json!(["/w==", null])));
+        assert_eq!(range_field(b"a", Some(b"\xff")), ("range_base64", json!(["YQ==", "/w=="])));
     }
 }

@@ -5,7 +5,7 @@ use std::{env, fs};
 
 use crate::house::root;
 
-const SOURCE: &str = "crates/loggos/src/runtime/config.rs";
+const SOURCE: &str = "crates/runtime/src/config.rs";
 const REFERENCE: &str = "docs/configuration.md";
 const UPDATE: &str = "UPDATE_DOCS";
 
@@ -15,7 +15,7 @@ const HEADING: &str = "\
 The keys of the file that `loggos start --config FILE` reads, in TOML. [`deploy/hosts`](../deploy/hosts) has samples. Unknown keys are
 refused, and so are values out of range. A node reads the file when it starts.
 
-<!-- Generated from the doc comments of crates/loggos/src/runtime/config.rs:
+<!-- Generated from the doc comments of crates/runtime/src/config.rs:
      UPDATE_DOCS=1 cargo test -p loggos --test cluster configuration_reference -->
 ";
 
@@ -124,7 +124,7 @@ fn alert_rules_match_metrics_and_runbook() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("a text file");
     let rules = read("deploy/prometheus/alerts.yml");
     let sources = ["server/src/metrics.rs", "server/src/calls.rs"];
-    let of_runtime = ["loggos/src/runtime/disk_metrics.rs", "loggos/src/runtime/zookeeper/report.rs"];
+    let of_runtime = ["runtime/src/disk_metrics.rs", "endpoints/src/zookeeper/report.rs"];
     let code: String = sources.iter().chain(&of_runtime).map(|path| read(&format!("crates/{path}"))).collect();
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let names = rules.split(|c| !is_part(c)).filter(|word| word.starts_with("loggos_") || word.starts_with("grpc_"));

@@ -301,6 +301,7 @@ impl Cluster {
         8_080 + self.offset + node as u16
     }
 
+    #[cfg(feature = "sql")]
     pub(crate) fn postgres_port(&self, node: u32) -> u16 {
         5_440 + self.offset + node as u16
     }

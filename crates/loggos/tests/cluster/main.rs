@@ -3,7 +3,7 @@
 //! A single test binary, so that the number of concurrent clusters can be limited ([`harness`]).
 
 mod benchmarks;
-#[path = "../../src/cli/zk/client.rs"]
+#[path = "../../../cli/src/zk/client.rs"]
 #[allow(dead_code, reason = "the tests do not hold sessions")]
 mod client;
 mod commands;
@@ -20,6 +20,7 @@ mod loads;
 mod logs;
 mod memory;
 mod moves;
+#[cfg(feature = "sql")]
 mod online;
 mod outages;
 #[cfg(feature = "sql")]

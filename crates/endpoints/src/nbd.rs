@@ -1,0 +1,524 @@
+//! The NBD endpoint: a thread that serves the virtual disks to clients of the Network Block Device protocol.
+//!
+//! Each connection has the protocol's codec ([`streams::nbd`]) and a gateway ([`streams::gateway`]), which are pure
+//! machines. This thread moves bytes between sockets and codecs, and calls of stripes between gateways and the node. A
+//! request is taken only while the gateway has room and the connection's output is not too long, so a slow client uses a
+//! bounded amount of memory.
+//!
+//! A handshake is answered from a list of disks that the catalog's leader returned after the client's bytes arrived, so
+//! that a client can attach a disk as soon as its creation was acknowledged. While a disk is attached, the list is read
+//! regularly for its size.
+//!
+//! A client that reconnects repeats the requests that were not answered. So after a connection is lost, its gateway
+//! resolves the changes that may have been executed, and a new connection through this node waits for that: otherwise a
+//! change of the old connection could take effect after later changes of the new one.
+//!
+//! With `nbd.reads = "any"`, the gateways ask any replica. A read then goes to the replica on this node if it should
+//! answer, and otherwise to the leader, which needs no round of messages.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use base::{Duration, Monotonic, Now, Timestamp};
+use bytes::{Bytes, BytesMut};
+use catalog::request::DiskDescription;
+use catalog::{CatalogRequest, CatalogResponse};
+use coordination::server::ConnectionId;
+use mio::{Poll, Waker};
+use node::request::{Ask, Outcome, Request, Response};
+use state_machine::{Consistency, Failure};
+use streams::gateway::{self, Action, CallId, Gateway};
+use streams::layout::Layout;
+use streams::nbd::{self, Export, Exports, INPUT_BYTES_MAX};
+use streams::stripe::request::{StripeRequest, StripeResponse};
+
+use crate::connections::{CLOSE_TIMEOUT, Connection, ConnectionLimits, Connections};
+use crate::endpoint::{COMPLETIONS, Endpoint};
+use crate::node::{Completions, LocalMachine};
+use crate::protocol::{Protocol, Step};
+use crate::{clock, process, protocol};
+
+/// Maximum number of connections.
+const CONNECTIONS_MAX: usize = 256;
+/// Data of the requests in progress of all connections together above which a connection has one request at a time.
+const ALL_REQUEST_BYTES_MAX: u64 = 512 << 20;
+/// Longest deadline of a call; below the gateway's timeout of calls.
+const CALL_DEADLINE: Duration = Duration::from_millis(10_000);
+/// Deadline of a request for the list of disks.
+const LIST_DEADLINE: Duration = Duration::from_millis(5_000);
+/// Pause after the list could not be read.
+const LIST_PAUSE: Duration = Duration::from_millis(200);
+/// Interval at which the list is read while a disk is attached.
+const LIST_EVERY: Duration = Duration::from_millis(2_000);
+/// The number of requests for the list; calls have higher ones.
+const LIST: u64 = 0;
+
+/// The settings of the endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How gateways execute requests.
+    pub gateway: gateway::Settings,
+    /// Whether all exports are read-only.
+    pub are_read_only: bool,
+}
+
+impl Settings {
+    /// Deadline of a call: a request is not failed while a call of it is in progress.
+    fn call_deadline(&self) -> Duration {
+        self.gateway.patience.map_or(CALL_DEADLINE, |patience| patience.min(CALL_DEADLINE))
+    }
+}
+
+/// Starts the thread.
+pub fn start<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: Settings, machine: M) -> io::Result<()> {
+    process::spawn("nbd", move || {
+        if let Err(error) = serve(socket, address, settings, machine) {
+            process::die(&format!("NBD endpoint: {error}"));
+        }
+    })?;
+    Ok(())
+}
+
+fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: Settings, machine: M) -> io::Result<()> {
+    let poll = Poll::new()?;
+    let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
+    let node = Node {
+        machine,
+        call_deadline: settings.call_deadline(),
+        completions,
+        calls: BTreeMap::new(),
+        last_number: LIST,
+    };
+    let disks = Disks { are_read_only: settings.are_read_only, ..Disks::default() };
+    let nbd = Nbd { node, disks, settings: settings.gateway, lost: BTreeMap::new(), held_bytes: 0, out: Vec::new() };
+    let limits = ConnectionLimits { all: CONNECTIONS_MAX, per_address: usize::MAX };
+    let endpoint = Endpoint::listen(poll, socket, limits, nbd)?;
+    tracing::info!(%address, "serving disks to NBD clients");
+    endpoint.run()
+}
+
+/// A client's part of its connection: the codec, the input and, once it has attached a disk, the gateway.
+#[derive(Debug)]
+struct Client {
+    codec: nbd::Connection,
+    input: BytesMut,
+    /// Bytes of input that the next step needs.
+    needed: usize,
+    /// When the last bytes arrived.
+    arrived: Monotonic,
+    attached: Option<Attached>,
+    /// It waits for a newer list of disks.
+    awaits_list: bool,
+    /// It has input that cannot be taken now.
+    is_blocked: bool,
+}
+
+#[derive(Debug)]
+struct Attached {
+    disk: String,
+    /// When the disk was created: a later one with its name is another disk.
+    created: Timestamp,
+    gateway: Gateway,
+}
+
+impl Client {
+    /// A new connection's part, with the greeting.
+    fn new(now: Monotonic) -> (Self, Bytes) {
+        let (codec, greeting) = nbd::Connection::new();
+        let client = Self {
+            codec,
+            input: BytesMut::new(),
+            needed: 1,
+            arrived: now,
+            attached: None,
+            awaits_list: false,
+            is_blocked: false,
+        };
+        (client, greeting)
+    }
+}
+
+impl protocol::Client for Client {
+    fn push(&mut self, bytes: &[u8], now: Monotonic) {
+        self.input.extend_from_slice(bytes);
+        self.arrived = now;
+    }
+
+    fn held(&self) -> usize {
+        self.input.len()
+    }
+
+    fn has_greeted(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.attached.as_ref().is_none_or(|attached| attached.gateway.is_idle())
+    }
+}
+
+/// The endpoint's protocol.
+struct Nbd<M> {
+    node: Node<M>,
+    disks: Disks,
+    /// How gateways execute requests.
+    settings: gateway::Settings,
+    /// The gateways of lost connections that resolve changes.
+    lost: BTreeMap<ConnectionId, Attached>,
+    /// Data of the requests in progress of all connections.
+    held_bytes: u64,
+    /// A buffer for replies.
+    out: Vec<Bytes>,
+}
+
+/// The node of this process, and the calls in progress.
+struct Node<M> {
+    machine: M,
+    call_deadline: Duration,
+    completions: Arc<Completions>,
+    /// The connection and the call that each number belongs to.
+    calls: BTreeMap<u64, (ConnectionId, CallId)>,
+    last_number: u64,
+}
+
+impl<M: LocalMachine> Node<M> {
+    /// Submits a call. Returns the outcome if it is there at once.
+    fn call(
+        &mut self,
+        connection: ConnectionId,
+        call: CallId,
+        disk: &str,
+        request: StripeRequest,
+        now: Monotonic,
+    ) -> Option<state_machine::Outcome<StripeResponse>> {
+        let request = self.routed(disk, request);
+        if let Some(outcome) = self.machine.read(&request) {
+            return Some(of_stripe(outcome));
+        }
+        self.last_number += 1;
+        self.calls.insert(self.last_number, (connection, call));
+        self.machine.submit(request, now + self.call_deadline, &self.completions, self.last_number);
+        None
+    }
+
+    /// Submits a call of a gateway, which learns the outcome if it is there at once.
+    fn call_for(
+        &mut self,
+        attached: &mut Attached,
+        id: ConnectionId,
+        call: CallId,
+        request: StripeRequest,
+        now: Monotonic,
+    ) {
+        if let Some(outcome) = self.call(id, call, &attached.disk, request, now) {
+            attached.gateway.answered(now, call, outcome);
+        }
+    }
+
+    /// A read of any replica that the replica here should not answer becomes one of the leader.
+    fn routed(&self, disk: &str, request: StripeRequest) -> Request {
+        let is_for_any = state_machine::Request::consistency(&request) == Consistency::Anywhere;
+        let request = Request::table(disk, request);
+        if !is_for_any || self.machine.should_read_here(&request) {
+            return request;
+        }
+        match request {
+            Request::Table { table, request: Ask::Stripe(StripeRequest::Read { blocks, .. }) } => {
+                Request::table(table, StripeRequest::Read { consistency: Consistency::Strong, blocks })
+            }
+            Request::Table { table, request: Ask::Stripe(StripeRequest::Status { blocks, .. }) } => {
+                Request::table(table, StripeRequest::Status { consistency: Consistency::Strong, blocks })
+            }
+            other => other,
+        }
+    }
+
+    fn list(&self, now: Monotonic) {
+        let request = Request::Catalog(CatalogRequest::ListDisks);
+        self.machine.submit(request, now + LIST_DEADLINE, &self.completions, LIST);
+    }
+}
+
+/// The list of disks, as of [`Self::as_of`].
+#[derive(Default)]
+struct Disks {
+    all: Vec<DiskDescription>,
+    /// When the request for the list was sent.
+    as_of: Option<Monotonic>,
+    /// When the request in progress was sent.
+    asked: Option<Monotonic>,
+    /// When the next request may be sent.
+    ask_at: Monotonic,
+    are_read_only: bool,
+}
+
+impl Disks {
+    fn get(&self, name: &str) -> Option<&DiskDescription> {
+        self.all.iter().find(|disk| disk.name == name)
+    }
+
+    /// The disk with this name; the only one if the name is empty.
+    fn exported(&self, name: &str) -> Option<&DiskDescription> {
+        match (name, &self.all[..]) {
+            ("", [only]) => Some(only),
+            _ => self.get(name),
+        }
+    }
+
+    fn answered(&mut self, outcome: Outcome, now: Monotonic) {
+        let asked = self.asked.take();
+        match outcome {
+            Ok(Response::Catalog(CatalogResponse::Disks(disks))) => {
+                (self.all, self.as_of, self.ask_at) = (disks, asked, now);
+            }
+            Ok(_) | Err(_) => self.ask_at = now + LIST_PAUSE,
+        }
+    }
+}
+
+impl Exports for Disks {
+    fn names(&self) -> Vec<String> {
+        self.all.iter().map(|disk| disk.name.clone()).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        let disk = self.exported(name)?;
+        Some(Export { size: disk.bytes, is_read_only: self.are_read_only, description: "a replicated disk".to_owned() })
+    }
+}
+
+impl<M: LocalMachine> Protocol for Nbd<M> {
+    type Client = Client;
+
+    const NAME: &'static str = "NBD";
+    const CLIENT: &'static str = "an NBD client";
+    const READ_BYTES: usize = 256 << 10;
+    /// Timeout for a client to attach a disk.
+    const GREETING_TIMEOUT: Duration = Duration::from_millis(30_000);
+    const OUTPUT_HIGH_BYTES: usize = 64 << 20;
+    const OUTPUT_LOW_BYTES: usize = Self::OUTPUT_HIGH_BYTES;
+    const STOPS_READING_WHEN_FULL: bool = true;
+    const HALF_CLOSES: bool = true;
+
+    fn connected(&mut self, _: ConnectionId, _: SocketAddr, now: Now) -> io::Result<(Client, Bytes)> {
+        Ok(Client::new(now.monotonic))
+    }
+
+    /// Changes that may have been executed are resolved.
+    fn disconnected(&mut self, id: ConnectionId, client: Client) {
+        if let Some(mut attached) = client.attached {
+            attached.gateway.close();
+            if !attached.gateway.is_idle() {
+                self.lost.insert(id, attached);
+            }
+        }
+    }
+
+    fn take(&mut self, _: ConnectionId, connection: &mut Connection<Client>, now: Now) -> Step {
+        let client = &mut connection.client;
+        if client.input.len() < client.needed {
+            return Step::NeedsInput;
+        }
+        client.awaits_list = client.attached.is_none() && self.disks.as_of.is_none_or(|as_of| as_of < client.arrived);
+        client.is_blocked = client.awaits_list || client.attached.as_ref().is_some_and(|one| self.must_wait(one));
+        if client.is_blocked {
+            return Step::Blocked;
+        }
+        let step = client.codec.advance(&mut client.input, &self.disks, &mut self.out);
+        client.needed = 1;
+        let done = match step {
+            Ok(nbd::Step::NeedsBytes(bytes)) => {
+                client.needed = bytes.min(INPUT_BYTES_MAX);
+                Step::NeedsInput
+            }
+            Ok(nbd::Step::Continue) => Step::Taken,
+            Ok(nbd::Step::Attached { name, .. }) => {
+                client.attached = self.attach(&name);
+                match &client.attached {
+                    Some(Attached { disk, .. }) => {
+                        tracing::info!(client = %connection.address, disk, "an NBD client has attached a disk");
+                    }
+                    // The codec has found it in the same list.
+                    None => connection.close(now.monotonic),
+                }
+                Step::Taken
+            }
+            Ok(nbd::Step::Request(request)) => {
+                if let Some(attached) = &mut client.attached {
+                    let before = attached.gateway.held_bytes();
+                    attached.gateway.submit(now.monotonic, request);
+                    self.held_bytes += attached.gateway.held_bytes().saturating_sub(before);
+                }
+                Step::Taken
+            }
+            // All its requests are answered before the connection is closed.
+            Ok(nbd::Step::Disconnect) => {
+                connection.close(Monotonic::NEVER);
+                Step::Taken
+            }
+            Err(error) => {
+                tracing::info!(client = %connection.address, %error, "closing an NBD connection");
+                connection.close(now.monotonic + CLOSE_TIMEOUT);
+                Step::Taken
+            }
+        };
+        self.out.drain(..).for_each(|frame| connection.push(frame));
+        done
+    }
+
+    fn next_timer(&self, clients: &Connections<Client>) -> Monotonic {
+        let gateways = self.gateways(clients).map(|attached| attached.gateway.timer_at());
+        gateways.min().unwrap_or(Monotonic::NEVER).min(self.list_at(clients))
+    }
+
+    fn begin_turn(&mut self, clients: &mut Connections<Client>, now: Now) {
+        let completed = self.node.completions.take();
+        let has_completed = !completed.is_empty();
+        for (number, outcome) in completed {
+            if number == LIST {
+                self.disks.answered(outcome, now.monotonic);
+                self.listed(clients);
+            } else if let Some((id, call)) = self.node.calls.remove(&number) {
+                let attached = match clients.get_mut(id) {
+                    Some(connection) => connection.client.attached.as_mut(),
+                    None => self.lost.get_mut(&id),
+                };
+                if let Some(attached) = attached {
+                    attached.gateway.answered(now.monotonic, call, of_stripe(outcome));
+                    clients.touch(id);
+                }
+            }
+        }
+        if has_completed {
+            self.resume(clients);
+        }
+    }
+
+    fn end_turn(&mut self, clients: &mut Connections<Client>) {
+        let now = clock::monotonic();
+        let mut has_acted = false;
+        while self.act(clients, now) {
+            has_acted = true;
+        }
+        let before = self.lost.len();
+        self.lost.retain(|_, attached| !attached.gateway.is_idle());
+        if has_acted || self.lost.len() < before {
+            self.resume(clients);
+        }
+        if self.disks.asked.is_none() && now >= self.list_at(clients) {
+            self.disks.asked = Some(now);
+            self.node.list(now);
+        }
+    }
+}
+
+impl<M: LocalMachine> Nbd<M> {
+    /// The gateways of all connections, and of lost ones.
+    fn gateways<'a>(&'a self, clients: &'a Connections<Client>) -> impl Iterator<Item = &'a Attached> {
+        clients.iter().filter_map(|(_, connection)| connection.client.attached.as_ref()).chain(self.lost.values())
+    }
+
+    /// Whether no request of a client can be taken now.
+    fn must_wait(&self, attached: &Attached) -> bool {
+        attached.gateway.is_full()
+            || self.lost.values().any(|lost| lost.disk == attached.disk)
+            || self.held_bytes > ALL_REQUEST_BYTES_MAX && !attached.gateway.is_idle()
+    }
+
+    fn attach(&self, name: &str) -> Option<Attached> {
+        let disk = self.disks.exported(name)?;
+        let layout = Layout::new(u16::try_from(disk.stripes).ok()?)?;
+        let (disk, created) = (disk.name.clone(), disk.created);
+        Some(Attached { disk, created, gateway: Gateway::new(layout, self.settings) })
+    }
+
+    /// Reads the connections again whose input could not be taken.
+    fn resume(&mut self, clients: &mut Connections<Client>) {
+        self.held_bytes = self.gateways(clients).map(|attached| attached.gateway.held_bytes()).sum();
+        let blocked = clients.iter().filter(|(_, connection)| connection.client.is_blocked);
+        for id in blocked.map(|(id, _)| id).collect::<Vec<_>>() {
+            clients.queue(id);
+        }
+    }
+
+    /// When the list of disks must be read.
+    fn list_at(&self, clients: &Connections<Client>) -> Monotonic {
+        let awaits_list = clients.iter().any(|(_, connection)| connection.client.awaits_list);
+        match self.disks.asked {
+            None if awaits_list => self.disks.ask_at,
+            None if self.gateways(clients).next().is_some() => {
+                self.disks.ask_at.max(self.disks.as_of.map_or(Monotonic(0), |as_of| as_of + LIST_EVERY))
+            }
+            _ => Monotonic::NEVER,
+        }
+    }
+
+    /// A newer list of disks is there.
+    fn listed(&self, clients: &mut Connections<Client>) {
+        let mut deleted = Vec::new();
+        for (id, connection) in clients.iter_mut() {
+            let Some(attached) = &connection.client.attached else { continue };
+            match self.disks.get(&attached.disk) {
+                Some(disk) if disk.created == attached.created => connection.client.codec.resize(disk.bytes),
+                Some(_) => {
+                    tracing::info!(client = %connection.address, disk = attached.disk, "closing an NBD connection: its disk was deleted");
+                    deleted.push(id);
+                }
+                // Its requests fail, and the connection stays.
+                None => {}
+            }
+        }
+        deleted.into_iter().for_each(|id| clients.abort(id));
+    }
+
+    /// Carries out the actions of the gateways. Returns whether there were any.
+    fn act(&mut self, clients: &mut Connections<Client>, now: Monotonic) -> bool {
+        let Self { node, lost, out, .. } = self;
+        let mut has_acted = false;
+        let mut acted = Vec::new();
+        for (id, connection) in clients.iter_mut() {
+            let Client { attached: Some(attached), codec, .. } = &mut connection.client else { continue };
+            for action in actions(attached, now) {
+                has_acted = true;
+                match action {
+                    Action::Reply(reply) => reply.encode(codec.replies(), out),
+                    Action::Call { call, request } => node.call_for(attached, id, call, request, now),
+                }
+            }
+            if !out.is_empty() {
+                acted.push(id);
+                out.drain(..).for_each(|frame| connection.push(frame));
+            }
+        }
+        acted.into_iter().for_each(|id| clients.touch(id));
+        for (id, attached) in lost {
+            for action in actions(attached, now) {
+                has_acted = true;
+                if let Action::Call { call, request } = action {
+                    node.call_for(attached, *id, call, request, now);
+                }
+            }
+        }
+        has_acted
+    }
+}
+
+/// The actions of a gateway, after its timer if that is due.
+fn actions(attached: &mut Attached, now: Monotonic) -> Vec<Action> {
+    if attached.gateway.timer_at() <= now {
+        attached.gateway.timer(now);
+    }
+    attached.gateway.take_actions()
+}
+
+/// The outcome of a call of a stripe.
+fn of_stripe(outcome: Outcome) -> state_machine::Outcome<StripeResponse> {
+    match outcome? {
+        Response::Stripe(response) => Ok(response),
+        Response::Dated { response, .. } => of_stripe(Ok(*response)),
+        other => Err(Failure::Unavailable(format!("unexpected response of a stripe: {other:?}"))),
+    }
+}
