@@ -2,7 +2,8 @@
 //!
 //! Each kind is a separate crate behind [`StateMachine`]. From one list, `kinds!` generates closed enums and the macros
 //! `dispatch!` and `by_kind!`, so that requests, responses and reads are dispatched statically by `match` instead of
-//! through trait objects. A new kind needs one line in the list and no other change in this crate.
+//! through trait objects. A new kind needs one line in the list, its number and properties in
+//! [`Kind`], and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Interval, KeyRange, Lsn, Membership, Timestamp};
@@ -65,6 +66,11 @@ macro_rules! kinds {
                 }
             };
         }
+
+        $(
+            $(#[cfg $cfg])*
+            const _: () = assert!(<$machine as StateMachine>::KIND.is_listed(), "the kind has no number in state_machine");
+        )*
 
         #[cfg(test)]
         const KINDS: &[Kind] = &[$($(#[cfg $cfg])* <$machine as StateMachine>::KIND,)*];
