@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 
-use base::{CohortId, Entry, Incarnation, KeyRange, Membership, Timestamp};
+use base::{CohortId, Duration, Entry, Incarnation, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 use store::sstable::Io;
 use store::tree::Site;
@@ -117,8 +117,18 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
+    /// Whether it opens a client's session.
+    fn opens_session(&self) -> bool {
+        false
+    }
+
+    /// Whether a table that is being dropped still answers it.
+    fn is_for_remnant(&self) -> bool {
+        false
+    }
+
     /// The transaction that gives up its read locks with this request. The leader does that; the request is a read for
-    /// everything else.
+    /// everything else, and [`StateMachine::read`] answers it at once.
     fn unlocks(&self) -> Option<LockOwner> {
         None
     }
@@ -153,11 +163,22 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
 pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
+
+    /// The response to a change that needs a clock ([`Request::needs_clock`]): with the uncertainty of the leader's clock,
+    /// and how long the entry waited for its timestamp to pass, beyond the time that its replication took.
+    #[must_use]
+    fn committed(self, _uncertainty: Duration, _waited: Duration) -> Self {
+        self
+    }
 }
 
 impl<R: Response> Response for Box<R> {
     fn is_of_read(&self) -> bool {
         (**self).is_of_read()
+    }
+
+    fn committed(self, uncertainty: Duration, waited: Duration) -> Self {
+        Self::new((*self).committed(uncertainty, waited))
     }
 }
 
