@@ -34,7 +34,7 @@ pub struct Kind(pub u8);
 
 base::wire! { newtype Kind }
 
-/// What the catalog must know about a kind. The catalog knows kinds by their numbers only.
+/// The properties of a kind that the catalog must know. The catalog knows kinds by their numbers only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindProperties {
     /// Whether its ranges can be split: [`StateMachine::split_request`] is implemented.
@@ -450,7 +450,7 @@ pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachin
 
 /// A replicated state machine.
 pub trait StateMachine: fmt::Debug + Sized {
-    /// Its kind; never changes. [`Kind::properties`] must agree with what is implemented.
+    /// Its kind; never changes. [`Kind::properties`] must match the implementation.
     const KIND: Kind;
 
     type Request: Request;

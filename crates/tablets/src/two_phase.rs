@@ -55,10 +55,10 @@ enum Asked {
     InDoubt(TransactionId, Participant),
 }
 
-/// What the node must do.
+/// An action that the node must carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a request. The reply goes to [`TwoPhase::answered`]; without a tag, nobody waits for it.
+    /// Send a request. The reply goes to [`TwoPhase::answered`]; without a tag, it is discarded.
     Send { to: Destination, request: TableRequest, deadline: Monotonic, tag: Option<ReplyTag> },
     /// The transaction has ended with this outcome.
     Reply { call: Call, outcome: Outcome },

@@ -32,7 +32,7 @@ pub(super) fn divide<M: RangeMap>(map: &M, request: &TransactionRequest) -> Resu
     let mut parts = Parts::new();
     for (name, part) in &request.parts {
         let table = find(name)?;
-        // What was read is gone.
+        // The rows that were read are gone.
         if part.reads.iter().any(|read| read.seen < table.created()) {
             return Err(Failure::Aborted(format!("table {name} was created after the transaction has read it")));
         }

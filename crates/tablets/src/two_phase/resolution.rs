@@ -1,4 +1,4 @@
-//! What the leaders of a transaction's ranges do after its prepare and its decision.
+//! The tasks of the leaders of a transaction's ranges after its prepare and its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,8 +16,8 @@
 //! | `lose r3` | the first message to a range is delivered, but its sender gets the reply "unknown" |
 //! | `wait 500` | advances the clock of all nodes, in ms, and runs their timers |
 //! | `end-session` | the session of the transactions expires |
-//! | `restart n1` | a node forgets what it was doing |
-//! | `state` | prints what the ranges hold |
+//! | `restart n1` | a node loses its state |
+//! | `state` | prints the rows and transactions of the ranges |
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
