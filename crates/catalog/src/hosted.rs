@@ -1,11 +1,12 @@
-//! Implements the hosting interface of a node ([`StateMachine`]) for the catalog.
+//! Implements the hosting interface of a node ([`StateMachine`]) for the catalog, and that of the map ([`RangeMap`]).
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use state_machine::interface::{Applied, Effect, Evaluated, Kind, Payload, Read, ReadStep, StateMachine, View};
+use state_machine::range_map::{RangeMap, TableRanges};
 use state_machine::storage::Io;
-use state_machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
+use state_machine::{ApplyError, Failure, KeyPosition, LogicalHash, NoStorage, Progress, ReadError};
 
-use crate::catalog::{Catalog, Change};
+use crate::catalog::{Catalog, Change, TableRecord};
 use crate::checkpoint::CatalogSnapshot;
 use crate::request::{CatalogRequest, CatalogResponse, Outcome};
 
@@ -65,6 +66,36 @@ impl View for Catalog {
 
     fn is_same(&self, other: &Self) -> bool {
         self.last_applied() == other.last_applied()
+    }
+}
+
+impl RangeMap for Catalog {
+    type Table = TableRecord;
+
+    fn table(&self, name: &str) -> Option<&TableRecord> {
+        self.table(name)
+    }
+
+    fn is_gone(&self, cohort: CohortId) -> bool {
+        self.is_gone(cohort)
+    }
+}
+
+impl TableRanges for TableRecord {
+    fn created(&self) -> Timestamp {
+        self.created
+    }
+
+    fn takes_part(&self) -> bool {
+        self.options.takes_part()
+    }
+
+    fn cohort_at(&self, position: &KeyPosition) -> CohortId {
+        self.at(position).cohort
+    }
+
+    fn cohorts(&self) -> impl Iterator<Item = (KeyRange, CohortId)> {
+        self.ranges().map(|(range, record)| (range, record.cohort))
     }
 }
 

@@ -9,7 +9,6 @@ use catalog::{Catalog, CatalogResponse, Change};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 use sharedlog::request::LogResponse;
 use state_machine::{Failure, Ownership};
-use tablets::TableResponse;
 
 use crate::checkpoint_schedule::Checkpoints;
 use crate::clock_watch::ClockWatch;
@@ -281,9 +280,8 @@ impl Node {
             replica.writes += u64::from(applied.outcome.is_some());
             let waited = replica.cohort.commit_wait();
             let outcome = match applied.outcome {
-                Some(Ok(Response::Tablet(TableResponse::Written { version }))) if commits => {
-                    let uncertainty = now.uncertainty.unwrap_or_default();
-                    Some(Ok(TableResponse::Committed { timestamp: version, uncertainty, waited }.into()))
+                Some(Ok(response)) if commits => {
+                    Some(Ok(response.committed(now.uncertainty.unwrap_or_default(), waited)))
                 }
                 other => other,
             };
@@ -345,13 +343,12 @@ impl Node {
         if is_empty && replica.cohort.is_open() && !replica.holds_prepared {
             replica.state.held_locks().iter().for_each(|locks| latches.hold(locks));
             replica.holds_prepared = true;
-            self.on_transaction(id, None, now);
+            self.transactions.machine.applied(id, None, now.monotonic);
             return;
         }
-        let event = if let Some(Effect::Own(event)) = effect { Some(event) } else { None };
-        let is_of_transaction = matches!(event, Some(KindEvent::Tablet(_))) || locks.is_some();
-        if replica.holds_prepared && is_of_transaction {
-            self.on_transaction(id, event, now);
+        let decided = if let Some(Effect::Own(event)) = effect { event.decided() } else { None };
+        if replica.holds_prepared && (decided.is_some() || locks.is_some()) {
+            self.transactions.machine.applied(id, decided, now.monotonic);
         }
     }
 
@@ -415,7 +412,7 @@ impl Node {
 
     /// The local copy of the catalog. Every node has a replica of it.
     pub(crate) fn catalog(&self) -> &Catalog {
-        self.replicas[&CohortId::CATALOG].state.as_catalog().expect("cohort 1 is the catalog")
+        catalog_of(&self.replicas)
     }
 
     /// The catalog, if this node leads it and has applied all entries that earlier leaders committed.
@@ -640,6 +637,11 @@ impl Node {
         self.replicas.invariants();
         assert!(self.outgoing.outbox.is_empty(), "every step drains the outbox");
     }
+}
+
+/// The local copy of the catalog, for callers that change other parts of the node meanwhile.
+pub(crate) fn catalog_of(replicas: &Replicas) -> &Catalog {
+    replicas[&CohortId::CATALOG].state.as_catalog().expect("cohort 1 is the catalog")
 }
 
 /// Whether `lsn` is newer than the last entry of a checkpoint or snapshot.

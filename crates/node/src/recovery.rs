@@ -19,6 +19,7 @@ use crate::outgoing::Outgoing;
 use crate::registry::UnknownKind;
 use crate::request_table::RequestTable;
 use crate::roster::{Roster, catalog_voters};
+use crate::transactions::Transactions;
 
 /// Why a node can't start from its disk contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,6 +94,7 @@ impl Node {
         members.dedup();
         let cluster = Roster::new(me, recovered.boot, members, recovered.peers.clone(), now.monotonic);
         let hosting = Hosting::new(recovered.tablespace.clone(), stopped, recovered.doubt_unknown);
+        let in_doubt = config.in_doubt;
         let mut node = Self {
             config,
             replicas: Default::default(),
@@ -109,7 +111,7 @@ impl Node {
             moves: Default::default(),
             configurations: Default::default(),
             logs: Logs::new(cluster.sequencer()),
-            transactions: Default::default(),
+            transactions: Transactions::new(in_doubt),
             counters: Default::default(),
             stop: Default::default(),
             actions: Vec::new(),

@@ -2,15 +2,14 @@
 //!
 //! Each kind is a separate crate behind [`StateMachine`]. From one list, `kinds!` generates closed enums and the macros
 //! `dispatch!` and `by_kind!`, so that requests, responses and reads are dispatched statically by `match` instead of
-//! through trait objects. A new kind needs one line in the list and no other change in this crate.
+//! through trait objects. A new kind needs its number in [`Kind`], one line in the list, and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Entry, Incarnation, Interval, KeyRange, Lsn, Membership, Timestamp};
+use base::{CohortId, Duration, Entry, Incarnation, Interval, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
 use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
-use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use state_machine::interface::{
     Evaluated, Hold, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
@@ -65,6 +64,11 @@ macro_rules! kinds {
                 }
             };
         }
+
+        $(
+            $(#[cfg $cfg])*
+            const _: () = assert!(<$machine as StateMachine>::KIND.is_listed(), "the kind has no number in state_machine");
+        )*
 
         #[cfg(test)]
         const KINDS: &[Kind] = &[$($(#[cfg $cfg])* <$machine as StateMachine>::KIND,)*];
@@ -199,12 +203,16 @@ kinds! { $
 }
 
 mod loader;
+mod snapshot;
 mod storages;
+mod two_phase;
 mod view;
 
 pub use loader::Loader;
 pub(crate) use storages::storage_found;
 use storages::{in_checkpoint, in_place, in_tree};
+pub use two_phase::TransactionRequest;
+pub(crate) use two_phase::{Call, Destination, ReplyTag, TwoPhase, TwoPhaseAction, tablet_outcome};
 
 /// Conversions between one kind's types and the enums.
 trait Hosted: StateMachine {
@@ -577,6 +585,17 @@ impl Ask {
         dispatch!(Self, self, request => request.owner())
     }
 
+    /// Whether it opens a client's session.
+    #[must_use]
+    pub fn opens_session(&self) -> bool {
+        dispatch!(Self, self, request => request.opens_session())
+    }
+
+    /// Whether a table that is being dropped still answers it.
+    pub(crate) fn is_for_remnant(&self) -> bool {
+        dispatch!(Self, self, request => request.is_for_remnant())
+    }
+
     /// The transaction that gives up its read locks.
     #[must_use]
     pub fn unlocks(&self) -> Option<LockOwner> {
@@ -660,6 +679,17 @@ impl Response {
         )
     }
 
+    /// The response to a change that needs a clock.
+    pub(crate) fn committed(self, uncertainty: Duration, waited: Duration) -> Self {
+        dispatch!(
+            Self,
+            self,
+            M,
+            response => <M as Hosted>::response(response.committed(uncertainty, waited)),
+            other => other
+        )
+    }
+
     fn decode_undated(tag: u8, input: &mut Reader) -> Result<Self, DecodeError> {
         match tag {
             PLAN_DONE => Ok(Self::PlanDone),
@@ -722,65 +752,6 @@ impl Read {
     /// If the data can't be read. [`ReadError::NotCached`] if the read needs the disk and `io` does not allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated<Response>, ReadError> {
         dispatch!(Self, self, M, read => Ok(read.answer(io)?.map(<M as Hosted>::response)))
-    }
-}
-
-impl Chunked for Snapshot {
-    fn kind(&self) -> Kind {
-        dispatch!(Self, self, snapshot => snapshot.kind())
-    }
-
-    fn progress(&self) -> &Progress {
-        dispatch!(Self, self, snapshot => snapshot.progress())
-    }
-
-    fn header(&self, out: &mut Writer) {
-        dispatch!(Self, self, snapshot => snapshot.header(out));
-    }
-
-    fn part(&self, after: &Cursor) -> Option<(Bytes, Cursor)> {
-        dispatch!(Self, self, snapshot => snapshot.part(after))
-    }
-}
-
-impl Snapshot {
-    /// The last entry applied in it.
-    #[must_use]
-    pub fn last_applied(&self) -> Lsn {
-        self.progress().last_applied
-    }
-
-    /// The timestamp of the last entry applied in it.
-    #[must_use]
-    pub fn last_timestamp(&self) -> Timestamp {
-        self.progress().last_timestamp
-    }
-
-    /// All its chunks, in order.
-    #[must_use]
-    pub fn chunks(&self) -> Chunks<Self> {
-        Chunks::of(self.clone())
-    }
-
-    /// The versions and keys that the storage must retain for a replica that starts from this snapshot.
-    #[must_use]
-    pub fn keep(&self) -> Keep {
-        dispatch!(Self, self, snapshot => snapshot.keep())
-    }
-
-    /// Whether the table is dropped in this snapshot.
-    #[must_use]
-    pub fn is_dropped(&self) -> bool {
-        dispatch!(Self, self, snapshot => snapshot.is_dropped())
-    }
-
-    /// The machine of this snapshot, with its bulk data in `storage`.
-    ///
-    /// # Panics
-    /// If the storage is of another kind.
-    #[must_use]
-    pub fn into_machine(self, storage: Box<dyn Storage>) -> AnyMachine {
-        dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))
     }
 }
 

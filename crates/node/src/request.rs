@@ -1,17 +1,12 @@
 //! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
-use std::collections::BTreeSet;
-
 use base::{Durability, Duration, KeyRange, Lsn};
-use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
-use state_machine::{Failure, LockOwner, SessionStamp};
-use tablets::request::TableRequest;
-use tablets::transaction::TransactionPart;
+use state_machine::Failure;
 
 pub use crate::config::ClockSource;
-pub use crate::registry::{Ask, Response};
+pub use crate::registry::{Ask, Response, TransactionRequest};
 
 /// The result of a request.
 pub type Outcome = state_machine::Outcome<Response>;
@@ -33,47 +28,6 @@ pub enum Request {
     Clock,
     /// The status of this node and its cohorts.
     Status,
-}
-
-/// A transaction to be committed: what it has read, and what it changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransactionRequest {
-    /// Identifies the transaction: a number in a session of the range that holds `key` in `table`. That range decides
-    /// about the transaction.
-    pub stamp: SessionStamp,
-    /// The table of the session.
-    pub table: String,
-    /// The key of the session.
-    pub key: Bytes,
-    /// The priority of its locks.
-    pub owner: LockOwner,
-    /// The reads and writes in each table.
-    pub parts: Vec<(String, TransactionPart)>,
-}
-
-impl TransactionRequest {
-    fn validate(&self) -> Result<(), Failure> {
-        catalog::validate::check_table_name(&self.table)?;
-        let mut whole = TransactionPart::default();
-        for (table, part) in &self.parts {
-            catalog::validate::check_table_name(table)?;
-            tablets::validate::check_part(part)?;
-            whole.reads.extend(part.reads.iter().cloned());
-            whole.writes.extend(part.writes.iter().cloned());
-        }
-        let mut tables = BTreeSet::new();
-        if !self.parts.iter().all(|(table, _)| tables.insert(table)) {
-            return Err(Failure::Invalid("the transaction names a table twice".to_owned()));
-        }
-        tablets::validate::check_totals(&whole)?;
-        let abort = TableRequest::Abort { key: self.key.clone(), stamp: self.stamp };
-        state_machine::Request::validate(&abort)
-    }
-
-    fn held_bytes(&self) -> usize {
-        let parts = self.parts.iter().map(|(table, part)| table.len() + part.held_bytes());
-        self.table.len() + self.key.len() + parts.sum::<usize>()
-    }
 }
 
 impl Request {
@@ -99,7 +53,7 @@ impl Request {
     /// Whether it opens a client's session in a range.
     #[must_use]
     pub fn opens_session(&self) -> bool {
-        matches!(self, Self::Table { request: Ask::Tablet(TableRequest::OpenSession { .. }), .. })
+        matches!(self, Self::Table { request, .. } if request.opens_session())
     }
 
     /// Approximate size of its keys, values and names in bytes.
@@ -155,7 +109,7 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
         Request::Catalog(request) => state_machine::Request::validate(request),
         Request::Log(request) => sharedlog::validate::validate(request),
-        Request::Transaction(transaction) => transaction.validate(),
+        Request::Transaction(transaction) => transaction.validate(catalog::validate::check_table_name),
         Request::Clock | Request::Status => Ok(()),
         Request::Table { table, request } => {
             catalog::validate::check_table_name(table)?;

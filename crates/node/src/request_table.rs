@@ -10,11 +10,11 @@ use base::{Boot, CohortId, Duration, Monotonic, NodeId};
 use replication::CheckId;
 use sharedlog::{LogId, ProjectionEpoch};
 use state_machine::Consistency;
-use tablets::transaction::{Participant, TransactionId};
 
 use crate::contract::RequestId;
 use crate::message::Query;
 use crate::reads::Unresolved;
+use crate::registry::ReplyTag;
 
 /// Retry interval of requests that wait for a leader, a lease or the catalog.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
@@ -44,14 +44,8 @@ pub(crate) enum ReplyTo {
     Move(CohortId, u64),
     /// A replica of this cohort on this node: the catalog is to install a configuration.
     Petition(CohortId),
-    /// A transaction that this node drives: the cohort is to prepare it.
-    Prepared(PendingId, CohortId),
-    /// A transaction that this node drives: the coordinator is to commit or abort it.
-    Decided(PendingId),
-    /// This node as the leader of the first cohort, which has decided a transaction: the other cohort is to resolve it.
-    Resolved(CohortId, TransactionId, CohortId),
-    /// This node as the leader of a participant that asks about a transaction.
-    InDoubt(TransactionId, Participant),
+    /// The machine of transactions over several ranges.
+    TwoPhase(ReplyTag),
     /// Nobody waits for the reply.
     Nobody,
 }

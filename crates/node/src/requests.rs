@@ -10,8 +10,8 @@ use bytes::Bytes;
 use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
 use state_machine::failure::precondition;
+use state_machine::interface::ReadStep;
 use state_machine::{Consistency, Failure, KeyOwner, Locks, Ownership};
-use tablets::{TableRequest, TableResponse};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::holds::record_hold;
@@ -184,7 +184,10 @@ impl Node {
                 if is_news {
                     self.pending_requests.wake();
                 }
-                RequestStep::Reply(Ok(TableResponse::Unlocked.into()))
+                match replica.state.read(ask) {
+                    ReadStep::Answer(outcome) => RequestStep::Reply(outcome),
+                    ReadStep::Evaluate(_) => RequestStep::Reply(Err(unanswerable())),
+                }
             }
             (KeyOwner::This, Query::Machine(ask)) if ask.consistency().locks_for().is_some() => {
                 read_and_lock(replica, pending, ask, now)
@@ -238,8 +241,7 @@ impl Node {
     /// does not own it and its range is being split, returns the new cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
         let catalog = self.catalog();
-        let table: &TableRecord =
-            if asks_for_outcome(pending) { catalog.remnant(table) } else { catalog.table(table) }?;
+        let table: &TableRecord = if is_for_remnant(pending) { catalog.remnant(table) } else { catalog.table(table) }?;
         let position = pending.query.position()?;
         let cohort = table.at(&position).cohort;
         let is_refused = pending.refused_by == Some(cohort);
@@ -307,7 +309,7 @@ impl Node {
         match &pending.target {
             Target::Table(table) => {
                 let table = table.clone();
-                let request = match asks_for_outcome(&pending) {
+                let request = match is_for_remnant(&pending) {
                     true => CatalogRequest::FindRemnant(table),
                     false => CatalogRequest::FindTable(table),
                 };
@@ -387,9 +389,7 @@ impl Node {
             ReplyTo::Split(child) => self.split_answered(child, &outcome),
             ReplyTo::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
             ReplyTo::Petition(cohort) => self.petition_answered(cohort),
-            ReplyTo::Prepared(..) | ReplyTo::Decided(_) | ReplyTo::Resolved(..) | ReplyTo::InDoubt(..) => {
-                self.transactions.answers.push((pending.origin, outcome));
-            }
+            ReplyTo::TwoPhase(tag) => self.transactions.answers.push((tag, outcome)),
             ReplyTo::Nobody => {}
         }
     }
@@ -416,7 +416,7 @@ impl Node {
             return self.respond(pending, Err(Failure::Aborted(why)), None);
         }
         match pending.place {
-            RequestState::Driven => self.forget_driven(pending.id),
+            RequestState::Driven => self.cancel_transaction(pending.id),
             RequestState::Latched => self.leave_latch_queue(&pending),
             _ => {}
         }
@@ -582,9 +582,9 @@ pub(crate) fn no_clock() -> Failure {
     precondition("the error of this node's clock has no bound")
 }
 
-/// Whether a request asks for the outcome of a transaction, which a table knows until it is dropped everywhere.
-fn asks_for_outcome(pending: &Pending) -> bool {
-    matches!(pending.query.ask(), Some(Ask::Tablet(TableRequest::Abort { .. })))
+/// Whether a table that is being dropped still answers the request.
+fn is_for_remnant(pending: &Pending) -> bool {
+    pending.query.ask().is_some_and(Ask::is_for_remnant)
 }
 
 /// The outcome to report for a write that was forwarded twice, the first time without a reply. Only a result from the

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 
-use base::{CohortId, Entry, Incarnation, KeyRange, Membership, Timestamp};
+use base::{CohortId, Duration, Entry, Incarnation, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 use store::sstable::Io;
 use store::tree::Site;
@@ -28,19 +28,56 @@ use crate::storage::{ReadError, Storage};
 pub use base::codec::Wire;
 
 /// The kind of state machine that a cohort replicates: the tag of its requests between nodes and of its checkpoints.
-///
-/// Numbers are permanent. Ranges of a kind with an even number can be split. The number itself says so, because the
-/// catalogs of all versions must decide alike whether to begin a split. Numbers from 0xf0 to 0xfd are reserved for tests.
+/// Numbers are permanent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
 base::wire! { newtype Kind }
 
+/// The properties of a kind that the catalog must know. The catalog knows kinds by their numbers only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindProperties {
+    /// Whether its ranges can be split: [`StateMachine::split_request`] is implemented.
+    pub can_split: bool,
+}
+
+impl KindProperties {
+    const NONE: Self = Self { can_split: false };
+}
+
 impl Kind {
-    /// Whether ranges of this kind can be split.
+    /// The properties of a kind. All catalogs that apply an entry, now or in a replay, must decide alike. So a line never
+    /// changes, and a new one needs a new version of the protocol between nodes: nodes without the line then do not
+    /// apply entries that depend on it.
+    const fn listed(self) -> Option<KindProperties> {
+        match self.0 {
+            // The catalog.
+            1 => Some(KindProperties::NONE),
+            // A range of a table with rows.
+            2 => Some(KindProperties { can_split: true }),
+            // A unit of a shared log.
+            3 => Some(KindProperties::NONE),
+            // A stripe of a virtual disk.
+            5 => Some(KindProperties::NONE),
+            // Reserved for tests.
+            0xf0..=0xfd => Some(KindProperties::NONE),
+            _ => None,
+        }
+    }
+
+    /// Whether the number is assigned. The registry of a node checks it when it is compiled.
     #[must_use]
-    pub const fn can_split(self) -> bool {
-        self.0.is_multiple_of(2)
+    pub const fn is_listed(self) -> bool {
+        self.listed().is_some()
+    }
+
+    /// Its properties. A kind without a number has none.
+    #[must_use]
+    pub const fn properties(self) -> KindProperties {
+        match self.listed() {
+            Some(properties) => properties,
+            None => KindProperties::NONE,
+        }
     }
 }
 
@@ -80,8 +117,18 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
+    /// Whether it opens a client's session.
+    fn opens_session(&self) -> bool {
+        false
+    }
+
+    /// Whether a table that is being dropped still answers it.
+    fn is_for_remnant(&self) -> bool {
+        false
+    }
+
     /// The transaction that gives up its read locks with this request. The leader does that; the request is a read for
-    /// everything else.
+    /// everything else, and [`StateMachine::read`] answers it at once.
     fn unlocks(&self) -> Option<LockOwner> {
         None
     }
@@ -116,11 +163,22 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
 pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
+
+    /// The response to a change that needs a clock ([`Request::needs_clock`]): with the uncertainty of the leader's clock,
+    /// and how long the entry waited for its timestamp to pass, beyond the time that its replication took.
+    #[must_use]
+    fn committed(self, _uncertainty: Duration, _waited: Duration) -> Self {
+        self
+    }
 }
 
 impl<R: Response> Response for Box<R> {
     fn is_of_read(&self) -> bool {
         (**self).is_of_read()
+    }
+
+    fn committed(self, uncertainty: Duration, waited: Duration) -> Self {
+        Self::new((*self).committed(uncertainty, waited))
     }
 }
 
@@ -392,7 +450,7 @@ pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachin
 
 /// A replicated state machine.
 pub trait StateMachine: fmt::Debug + Sized {
-    /// Its kind; never changes. Even if and only if [`StateMachine::split_request`] is implemented.
+    /// Its kind; never changes. [`Kind::properties`] must match the implementation.
     const KIND: Kind;
 
     type Request: Request;

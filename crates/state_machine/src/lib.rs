@@ -8,7 +8,8 @@
 //! * [`interface`]: the traits. [`mod@storage`]: flush, compaction, file transfer and write pacing.
 //! * [`progress`]: checks that an entry is the next one. [`sessions`]: exactly-once retries.
 //! * [`checkpoint`]: a snapshot to chunks, and back. [`consistency`]: the consistency level of a read.
-//! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves. [`locks`]:
+//! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves.
+//!   [`range_map`]: the ranges of all tables. [`locks`]:
 //!   the keys that a change locks.
 //!
 //! **Architecture invariant:** no IO except through `store::files::Files`, no clock, no randomness, no iteration over
@@ -25,6 +26,7 @@ pub mod locks;
 pub mod ownership;
 mod pinning;
 pub mod progress;
+pub mod range_map;
 pub mod sessions;
 pub mod storage;
 

@@ -120,7 +120,6 @@ impl Stripe {
 }
 
 impl StateMachine for Stripe {
-    /// Odd: a stripe is never split.
     const KIND: Kind = Kind(5);
 
     type Request = StripeRequest;

@@ -3,6 +3,7 @@
 //!
 //! * [`request`]: client requests and responses. [`mod@validate`]: limits and format checks for requests.
 //! * [`command`]: the commands in the log. [`tablet`]: the rows and sessions of a range.
+//! * [`transaction`]: the protocol of transactions. [`two_phase`]: its driver, and the recovery after failures.
 //! * [`evaluation`]: reads and decisions that may have to wait for the disk. [`checkpoint`]: the state as chunks.
 //!
 //! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash
@@ -16,6 +17,7 @@ pub mod tablet;
 #[cfg(test)]
 mod testing;
 pub mod transaction;
+pub mod two_phase;
 pub mod validate;
 
 pub use checkpoint::TabletSnapshot;

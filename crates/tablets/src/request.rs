@@ -368,6 +368,15 @@ impl Request for TableRequest {
         }
     }
 
+    fn opens_session(&self) -> bool {
+        matches!(self, Self::OpenSession { .. })
+    }
+
+    /// A participant asks a table for the outcome of a transaction until the table is dropped everywhere.
+    fn is_for_remnant(&self) -> bool {
+        matches!(self, Self::Abort { .. })
+    }
+
     fn unlocks(&self) -> Option<LockOwner> {
         if let Self::Unlock { owner, .. } = self { Some(*owner) } else { None }
     }
@@ -434,6 +443,13 @@ impl Request for TableRequest {
 impl Response for TableResponse {
     fn is_of_read(&self) -> bool {
         matches!(self, Self::Row { .. } | Self::Rows { .. } | Self::Held { .. })
+    }
+
+    fn committed(self, uncertainty: Duration, waited: Duration) -> Self {
+        match self {
+            Self::Written { version: timestamp } => Self::Committed { timestamp, uncertainty, waited },
+            other => other,
+        }
     }
 }
 

@@ -24,11 +24,18 @@
 //! committed: a decision names each prepare by its timestamp, and applies to no other. If a range asks about a prepare that
 //! no decision names, the reply is that it is aborted.
 
+use std::collections::BTreeSet;
+
 use base::codec::Text;
 use base::{CohortId, KeyRange, Timestamp};
 use bytes::Bytes;
-use state_machine::{ClientSessionId, KeyPosition, LockKeys, LockMode, LockOwner, LockSpan, Locks, SessionStamp};
+use state_machine::{
+    ClientSessionId, Failure, KeyPosition, LockKeys, LockMode, LockOwner, LockSpan, Locks, SessionStamp,
+};
 use store::tree::CELL_OVERHEAD_BYTES;
+
+use crate::request::TableRequest;
+use crate::validate::{check_part, check_totals};
 
 /// The identity of a transaction: its commit's number in a session of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +77,22 @@ pub struct RowChange {
     pub deletes_row: bool,
     /// The columns, each with its new value; none deletes the column.
     pub columns: Vec<(Bytes, Option<Bytes>)>,
+}
+
+/// A transaction to be committed: what it has read, and what it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionRequest {
+    /// Identifies the transaction: a number in a session of the range that holds `key` in `table`. That range decides
+    /// about the transaction.
+    pub stamp: SessionStamp,
+    /// The table of the session.
+    pub table: String,
+    /// The key of the session.
+    pub key: Bytes,
+    /// The priority of its locks.
+    pub owner: LockOwner,
+    /// The reads and writes in each table.
+    pub parts: Vec<(String, TransactionPart)>,
 }
 
 /// The part of a transaction that concerns one range.
@@ -152,6 +175,36 @@ base::wire! {
         1 => Committed { timestamp, unresolved },
         2 => Aborted,
         3 => Forgotten,
+    }
+}
+
+impl TransactionRequest {
+    /// Checks its format and limits, and the names of its tables by `check_table_name`.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with the reason.
+    pub fn validate(&self, check_table_name: impl Fn(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+        check_table_name(&self.table)?;
+        let mut whole = TransactionPart::default();
+        for (table, part) in &self.parts {
+            check_table_name(table)?;
+            check_part(part)?;
+            whole.reads.extend(part.reads.iter().cloned());
+            whole.writes.extend(part.writes.iter().cloned());
+        }
+        let mut tables = BTreeSet::new();
+        if !self.parts.iter().all(|(table, _)| tables.insert(table)) {
+            return Err(Failure::Invalid("the transaction names a table twice".to_owned()));
+        }
+        check_totals(&whole)?;
+        crate::validate(&TableRequest::Abort { key: self.key.clone(), stamp: self.stamp })
+    }
+
+    /// Approximate bytes of its keys, values and names.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let parts = self.parts.iter().map(|(table, part)| table.len() + part.held_bytes());
+        self.table.len() + self.key.len() + parts.sum::<usize>()
     }
 }
 

@@ -42,7 +42,7 @@ impl Catalog {
 
     fn note_split(&mut self, name: &str, key: &Bytes) -> Result<CohortId, Failure> {
         let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
-        if !table.options.kind.can_split() {
+        if !table.options.kind.properties().can_split {
             return Err(precondition(format!(
                 "table {name} cannot be split: its state machine does not support splits"
             )));

@@ -3,12 +3,12 @@ use bytes::Bytes;
 
 use super::*;
 
-/// The catalog begins a split, or refuses it, according to the number alone.
+/// The catalog begins a split, or refuses it, according to the properties alone.
 #[test]
-fn kind_numbers_match_split_support() {
+fn kind_properties_match_split_support() {
     for kind in KINDS {
         let request = split_request(*kind, Bytes::from_static(b"m"), CohortId(9), Membership::default());
-        assert_eq!(request.is_some(), kind.can_split(), "{kind:?}");
+        assert_eq!(request.is_some(), kind.properties().can_split, "{kind:?}");
     }
 }
 

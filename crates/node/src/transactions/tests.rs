@@ -1,15 +1,18 @@
 //! Transactions on one node, which leads all ranges, and on three.
 
-use base::{KeyRange, LogRecord, Record};
+use base::{KeyRange, LogRecord, Record, Timestamp};
 use bytes::Bytes;
 use catalog::{CatalogCommand, CatalogRequest, TableOptions};
-use state_machine::{ClientSessionId, Consistency, SessionStamp, StateMachine as _};
+use state_machine::{ClientSessionId, Consistency, LockOwner, SessionStamp, StateMachine as _};
 use tablets::request::{Columns, Mutation, Write};
-use tablets::transaction::RowChange;
+use tablets::transaction::{
+    Commit, Coordinator, Participant, Prepare, ReadSpan, RowChange, TransactionId, TransactionOutcome, TransactionPart,
+};
+use tablets::{Command, TableRequest, TableResponse, Tablet};
 
 use super::*;
 use crate::contract::RequestId;
-use crate::request::Request;
+use crate::request::{Request, TransactionRequest};
 use crate::testing::{Bench, Cluster, empty};
 
 const FIRST: CohortId = CohortId(2);
@@ -149,6 +152,13 @@ impl Bench {
         }
     }
 
+    /// The participant has resolved a transaction, and the coordinator has not forgotten it.
+    fn pass_until_resolved(&mut self) {
+        while self.tablet(FIRST).decided().is_empty() || !self.tablet(SECOND).prepared().is_empty() {
+            self.pass(ms(5));
+        }
+    }
+
     /// Checks that no node holds state of a transaction.
     fn rests(&self) {
         for cohort in [FIRST, SECOND] {
@@ -156,9 +166,7 @@ impl Bench {
             assert!(tablet.prepared().is_empty() && tablet.decided().is_empty(), "{cohort}: {tablet:?}");
             assert!(self.node.replicas[&cohort].latches.is_empty(), "{cohort}");
         }
-        let Transactions { driven, unresolved, resolved, prepared, watched, .. } = &self.node.transactions;
-        assert!(driven.is_empty() && unresolved.is_empty() && resolved.is_empty(), "{:?}", self.node.transactions);
-        assert!(prepared.is_empty() && watched.is_empty(), "{:?}", self.node.transactions);
+        assert!(self.node.transactions.machine.is_idle(), "{:?}", self.node.transactions);
         self.node.invariants();
     }
 
@@ -228,9 +236,7 @@ fn repeated_commit_resolves_nothing_again() {
     let both = part(&[], &[row("a", "1"), row("z", "1")]);
     let request = transaction(stamp(session, 1), OLD, both);
     bench.ask(3, request.clone());
-    while bench.node.transactions.resolved.is_empty() {
-        bench.pass(ms(5));
-    }
+    bench.pass_until_resolved();
     let resolved = |bench: &Bench| {
         bench.appended.iter().filter_map(command).filter(|it| matches!(it, Command::Resolve { .. })).count()
     };
@@ -252,9 +258,7 @@ fn prepare_after_resolution_is_released() {
     let (mut bench, session) = alone();
     let request = transaction(stamp(session, 1), OLD, part(&[], &[row("a", "1"), row("z", "1")]));
     bench.ask(3, request.clone());
-    while bench.node.transactions.resolved.is_empty() {
-        bench.pass(ms(5));
-    }
+    bench.pass_until_resolved();
     assert!(bench.tablet(SECOND).prepared().is_empty());
     bench.ask(4, request);
     bench.pass(ms(500));
@@ -908,20 +912,4 @@ fn wrong_clock_does_not_spread() {
     bench.ask(5, transaction(stamp(session, 2), OLD, part(&[], &[row("b", "1")])));
     bench.pass(ms(200));
     assert!(bench.answer(5).is_ok(), "{:?}", bench.answer(5));
-}
-
-/// Each of 10,000 reads covers all ranges of a table.
-#[test]
-fn reads_in_many_ranges_are_limited() {
-    let (mut bench, session) = alone();
-    let reads = vec![ReadSpan { range: KeyRange::all(), seen: bench.now.wall }; 10_001];
-    bench.ask(3, transaction(stamp(session, 1), OLD, part(&reads[..10_000], &[row("a", "1")])));
-    bench.pass(ms(10));
-    let many = |reads: &[ReadSpan]| {
-        let parts = vec![("t".into(), part(reads, &[]))];
-        let (table, key) = ("t".into(), "a".into());
-        divide(bench.node.catalog(), &TransactionRequest { stamp: stamp(session, 1), table, key, owner: OLD, parts })
-    };
-    assert!(many(&reads[..10_000]).is_ok());
-    assert!(matches!(many(&reads), Err(Failure::Invalid(_))));
 }

@@ -313,6 +313,12 @@ impl Tablet {
         !self.prepared().is_empty() || !self.decided().is_empty()
     }
 
+    /// Descriptions of the transactions that are prepared or decided here, for the simulator.
+    pub fn transactions_left(&self) -> impl Iterator<Item = String> {
+        let prepared = self.prepared().keys().map(|id| format!("has prepared {id:?}"));
+        prepared.chain(self.decided().keys().map(|id| format!("has decided {id:?}")))
+    }
+
     #[must_use]
     pub fn prepared(&self) -> &PreparedTransactions {
         self.transactions.prepared()
