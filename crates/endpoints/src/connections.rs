@@ -13,7 +13,6 @@ use mio::net::TcpStream;
 use mio::{Registry, Token};
 
 use crate::output::OutputQueue;
-use crate::protocol::Client;
 use crate::transport::Transport;
 
 /// First number of connections, which is also the token. Numbers are never reused.
@@ -22,6 +21,23 @@ const FIRST: u64 = 16;
 const BUFFERED_BYTES_MAX: usize = 512 << 20;
 /// Time for a connection that is being closed to finish its requests and to receive its output.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
+
+/// The protocol's part of a connection. It holds the input that was received and is not taken yet.
+pub(crate) trait Client {
+    /// Adds received bytes.
+    fn push(&mut self, bytes: &[u8], now: Monotonic);
+
+    /// Bytes of input held.
+    fn held(&self) -> usize;
+
+    /// Whether it has completed the first exchange of its protocol, for which its time is limited.
+    fn has_greeted(&self) -> bool;
+
+    /// Whether no request of it is in progress: a connection that is being closed waits for that.
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
 
 /// A connection. `client` is the protocol's part.
 #[derive(Debug)]

@@ -18,9 +18,9 @@ use coordination::server::ConnectionId;
 use mio::{Events, Poll, Token};
 
 use crate::clock;
-use crate::connections::{CLOSE_TIMEOUT, ConnectionLimits, Connections};
+use crate::connections::{CLOSE_TIMEOUT, Client as _, ConnectionLimits, Connections};
 use crate::listener::Listener;
-use crate::protocol::{Client as _, OutputChange, Protocol, Step};
+use crate::protocol::{OutputChange, Protocol, Step};
 use crate::throttle::Throttle;
 
 /// The token that wakes the thread for responses of the node.

@@ -35,11 +35,11 @@ use streams::layout::Layout;
 use streams::nbd::{self, Export, Exports, INPUT_BYTES_MAX};
 use streams::stripe::request::{StripeRequest, StripeResponse};
 
-use crate::connections::{CLOSE_TIMEOUT, Connection, ConnectionLimits, Connections};
+use crate::connections::{self, CLOSE_TIMEOUT, Connection, ConnectionLimits, Connections};
 use crate::endpoint::{COMPLETIONS, Endpoint};
 use crate::node::{Completions, LocalMachine};
 use crate::protocol::{Protocol, Step};
-use crate::{clock, process, protocol};
+use crate::{clock, process};
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
@@ -141,7 +141,7 @@ impl Client {
     }
 }
 
-impl protocol::Client for Client {
+impl connections::Client for Client {
     fn push(&mut self, bytes: &[u8], now: Monotonic) {
         self.input.extend_from_slice(bytes);
         self.arrived = now;

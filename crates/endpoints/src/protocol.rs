@@ -1,4 +1,4 @@
-//! The interface between the loop of an [`Endpoint`](crate::endpoint::Endpoint) and a protocol. Dispatch is static: each
+//! The interface between the loop of an `Endpoint` and a protocol. Dispatch is static: each
 //! protocol has its own copy of the loop.
 
 use std::io;
@@ -9,24 +9,7 @@ use bytes::Bytes;
 use coordination::server::ConnectionId;
 use mio::Poll;
 
-use crate::connections::{Connection, Connections};
-
-/// The protocol's part of a connection. It holds the input that was received and is not taken yet.
-pub(crate) trait Client {
-    /// Adds received bytes.
-    fn push(&mut self, bytes: &[u8], now: Monotonic);
-
-    /// Bytes of input held.
-    fn held(&self) -> usize;
-
-    /// Whether it has completed the first exchange of its protocol, for which it has [`Protocol::GREETING_TIMEOUT`].
-    fn has_greeted(&self) -> bool;
-
-    /// Whether no request of it is in progress: a connection that is being closed waits for that.
-    fn is_idle(&self) -> bool {
-        true
-    }
-}
+use crate::connections::{Client, Connection, Connections};
 
 /// What became of the input of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,13 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration as StdDuration;
 
 use base::{CohortId, Duration, Force, Monotonic, NodeId, ProcessStart, Record, Sequence};
 use node::contract::{Event, ManifestId, ReadId, WriteId};
 use prometheus::IntCounter;
 use store::Store;
-use store::files::{FileError, FileErrorKind};
 use store::log::{Batch, ReadPlan, SegmentJob};
 use store::manifest::{CohortManifest, ManifestWrite};
 
@@ -24,7 +22,7 @@ use super::budget::Budget;
 use super::disk_metrics::DiskMetrics;
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
-use super::job_thread::JobThread;
+use super::job_thread::{JobThread, retry_while_disk_full};
 use super::log_thread::LogThread;
 use super::sstables::{SstableFiles, SstableLanes};
 
@@ -32,8 +30,6 @@ use super::sstables::{SstableFiles, SstableLanes};
 const ECHO_AFTER: Duration = Duration::from_millis(10);
 /// Delay before records without an urgent force are forced, unless an urgent one forces them earlier.
 const DEFERRED_FORCE_DELAY: Duration = Duration::from_millis(100);
-/// Delay before a write that failed for lack of space is retried.
-const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
 
 type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
 
@@ -236,30 +232,6 @@ fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<JobThread<(ReadId,
         });
         inbox.post(Input::Done(Event::LogRead { id, entries }));
     })
-}
-
-/// Retries a write until there is space on the disk; any other error ends the process.
-pub(super) fn retry_while_disk_full<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
-    let mut is_reported = false;
-    loop {
-        match work() {
-            Ok(done) => {
-                if is_reported {
-                    tracing::info!(what, "written: disk space is available again");
-                }
-                return done;
-            }
-            Err(error) if error.kind == FileErrorKind::NoSpace => {
-                if !is_reported {
-                    tracing::error!(what, %error, "disk full: retrying until space is available");
-                }
-                is_reported = true;
-                inbox.post(Input::Done(Event::DiskFull));
-                std::thread::sleep(NO_SPACE_PAUSE);
-            }
-            Err(error) => super::die(&format!("can't write {what}: {error}")),
-        }
-    }
 }
 
 #[cfg(test)]

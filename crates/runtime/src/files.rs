@@ -21,6 +21,9 @@ use super::unforced_writes::{self, Held, HeldFiles};
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
+/// The store's subdirectory of a node's directory.
+pub const STORE: &str = "store";
+
 /// The files in one directory.
 #[derive(Clone, Debug)]
 pub struct OsFiles {

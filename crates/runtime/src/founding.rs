@@ -16,9 +16,9 @@ use tokio::sync::watch;
 
 use super::config::Config;
 use super::directory_lock::DirectoryLock;
-use super::files::OsFiles;
+use super::files::{OsFiles, STORE};
 use super::frames::PROTOCOL_VERSION;
-use super::start::{STORE, StartError, listen, without_address};
+use super::start_error::{StartError, listen};
 use super::{descriptors, random};
 
 /// Why a blank node stopped waiting.
@@ -167,6 +167,13 @@ impl Founding for Newcomer {
         let identity = Identity { cluster, node, incarnation, members: Vec::new(), hosts };
         self.found(&identity, |founded| founded.join(invitation))
     }
+}
+
+/// Founding members for which a node has no address. They may have left since; current members are found through the
+/// catalog, or introduce themselves.
+pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeId> {
+    let is_named = |node: &NodeId| node.0 == config.node || config.peers.iter().any(|peer| peer.node == node.0);
+    identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()
 }
 
 /// The description of a formed node.

@@ -5,6 +5,15 @@
 use std::io;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use node::contract::Event;
+use store::files::{FileError, FileErrorKind};
+
+use super::inbox::{Inbox, Input};
+
+/// Delay before a write that failed for lack of space is retried.
+const NO_SPACE_PAUSE: Duration = Duration::from_secs(5);
 
 /// A thread that executes jobs of one kind in order.
 #[derive(Debug)]
@@ -37,6 +46,30 @@ impl<Job> Drop for JobThread<Job> {
         self.jobs = None;
         if let Some(thread) = self.thread.take().filter(|_| cfg!(test)) {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Retries a write until there is space on the disk; any other error ends the process.
+pub(super) fn retry_while_disk_full<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
+    let mut is_reported = false;
+    loop {
+        match work() {
+            Ok(done) => {
+                if is_reported {
+                    tracing::info!(what, "written: disk space is available again");
+                }
+                return done;
+            }
+            Err(error) if error.kind == FileErrorKind::NoSpace => {
+                if !is_reported {
+                    tracing::error!(what, %error, "disk full: retrying until space is available");
+                }
+                is_reported = true;
+                inbox.post(Input::Done(Event::DiskFull));
+                std::thread::sleep(NO_SPACE_PAUSE);
+            }
+            Err(error) => super::die(&format!("can't write {what}: {error}")),
         }
     }
 }

@@ -49,6 +49,7 @@ mod resolver;
 mod server_thread;
 mod sstables;
 pub mod start;
+mod start_error;
 mod translation_server;
 mod unforced_writes;
 mod views;

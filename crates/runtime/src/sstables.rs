@@ -17,10 +17,9 @@ use store::shipping;
 use store::sstable::Io;
 
 use super::budget::Budget;
-use super::disk::retry_while_disk_full;
 use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
-use super::job_thread::JobThread;
+use super::job_thread::{JobThread, retry_while_disk_full};
 
 /// A cache of open SSTables with a limited size. Checkpoints are written through it, too.
 pub(crate) type SstableFiles = HandleCache<OsFiles>;

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ClusterId, HostPort, Member, NodeId};
+use base::{HostPort, Member, NodeId};
 use endpoints::{listener, nbd, zookeeper};
 use mio::{Poll, Waker};
 use node::{Node, NodeConfig, Replays};
@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state_machine::Consistency;
 use store::identity::Identity;
-use store::{Recovered, Store, StoreError};
+use store::{Recovered, Store};
 use streams::gateway;
 
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
@@ -28,12 +28,12 @@ use super::clock::Clock;
 use super::cluster_view::ClusterView;
 use super::config::{Config, ConfigError, DiskReads, ZooKeeper};
 use super::descriptors;
-use super::directory_lock::{DirectoryLock, DirectoryLockError};
+use super::directory_lock::DirectoryLock;
 use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
 use super::event_loop::{End, INBOX, Machine};
-use super::files::OsFiles;
-use super::founding::{self, Formation, Waited};
+use super::files::{OsFiles, STORE};
+use super::founding::{self, Formation, Waited, without_address};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
 use super::peers::handshake;
@@ -45,10 +45,9 @@ use super::random;
 use super::resolver::{self, Resolver};
 use super::server_thread::{self, Server};
 use super::sstables::SstableFiles;
+use super::start_error::{StartError, listen};
 use super::views::Published;
 
-/// The store's subdirectory of a node's directory.
-pub const STORE: &str = "store";
 /// A file in a node's directory, written when the other nodes reject the disk as an older copy. It contains the reason,
 /// and prevents further starts: each would count a boot, until peers could not tell the copy from the former disk.
 const ROLLED_BACK: &str = "rolled-back";
@@ -57,46 +56,6 @@ const ROLLED_BACK: &str = "rolled-back";
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Timeout for calls in progress to receive their responses after the machine has stopped.
 const SERVER_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
-
-/// Why a node cannot start. The exit status is 2 (invalid use) for configuration errors, otherwise 3 (unavailable).
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    #[error("{0}")]
-    DirectoryLock(#[from] DirectoryLockError),
-    #[error(
-        "{0} contains no data of a cluster: it was never formatted, or its data is lost. It is not formatted now, \
-         because a blank disk with the identity of a member would have lost its promises and acknowledged writes. To \
-         form or join a cluster with a new disk, use a configuration without the key `cluster`"
-    )]
-    Blank(PathBuf),
-    #[error("{directory} contains node {found}, but the configuration is for node {wanted}")]
-    OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
-    #[error("{directory} contains data of cluster {found}, but the configuration is for cluster {wanted}")]
-    OtherCluster { directory: PathBuf, found: ClusterId, wanted: String },
-    #[error("{directory} is not used any more: {reason}")]
-    RolledBack { directory: PathBuf, reason: String },
-    #[error("{directory}: {error}")]
-    Store { directory: PathBuf, error: StoreError },
-    #[error("{0}")]
-    Machine(String),
-    #[error("can't listen on {address} for {what}: {error}")]
-    Listen { what: &'static str, address: HostPort, error: io::Error },
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
-
-impl StartError {
-    pub(crate) fn exit_status(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::OtherNode { .. } => 2,
-            // A restart is of no use.
-            Self::RolledBack { .. } => super::EXIT_HALTED as u8,
-            _ => 3,
-        }
-    }
-}
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -326,18 +285,6 @@ fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     let recorded = identity.hosts.iter().filter_map(|host| Some((host.member.node, host.peer.parse().ok()?)));
     let addresses: BTreeMap<NodeId, HostPort> = recorded.chain(configured).collect();
     addresses.into_iter().map(|(node, address)| PeerAddress { node, address }).collect()
-}
-
-/// Founding members for which a node has no address. They may have left since; current members are found through the
-/// catalog, or introduce themselves.
-pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeId> {
-    let is_named = |node: &NodeId| node.0 == config.node || config.peers.iter().any(|peer| peer.node == node.0);
-    identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()
-}
-
-pub(crate) fn listen(what: &'static str, address: &HostPort) -> Result<TcpListener, StartError> {
-    let bound = resolver::lookup(address).and_then(|addresses| TcpListener::bind(&addresses[..]));
-    bound.map_err(|error| StartError::Listen { what, address: address.clone(), error })
 }
 
 fn bind(what: &'static str, address: &HostPort) -> Result<(OwnedFd, SocketAddr), StartError> {

@@ -15,7 +15,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::config::{Config, ZooKeeper};
-use super::start::{StartError, zookeeper_settings};
+use super::start::zookeeper_settings;
+use super::start_error::StartError;
 use super::{descriptors, say};
 
 /// The default listen address: any free port on loopback.

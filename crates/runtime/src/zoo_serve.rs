@@ -17,9 +17,10 @@ use base::HostPort;
 use coordination::log_port::Playback;
 
 use super::config::{Advertise, Config, ConfigError, Listen, Nbd, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
-use super::files::OsFiles;
+use super::files::{OsFiles, STORE};
 use super::resolver::resolve;
-use super::start::{self, LogFormat, STORE};
+use super::start::{self, LogFormat};
+use super::start_error::StartError;
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
 use super::{founding, say, translation_server};
 
@@ -86,7 +87,7 @@ enum ServeError {
     #[error("{0}")]
     Check(#[from] ConfigError),
     #[error("{0}")]
-    Start(#[from] start::StartError),
+    Start(#[from] StartError),
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -247,7 +248,7 @@ fn is_blank(data: &Path) -> Result<bool, ServeError> {
         return Ok(true);
     }
     let found = store::identity::read(&OsFiles::new(&store));
-    let found = found.map_err(|error| start::StartError::Store { directory: data.to_owned(), error })?;
+    let found = found.map_err(|error| StartError::Store { directory: data.to_owned(), error })?;
     Ok(found.is_none())
 }
 
@@ -266,7 +267,7 @@ fn prepare(config: &Config) -> Result<(), ServeError> {
         let mut endpoints: Vec<String> = others.map(|peer| peer.grpc.to_string()).collect();
         endpoints.push(config.listen.grpc.to_string());
         let started = super::spawn("formation", move || form(&endpoints));
-        started.map_err(start::StartError::Io)?;
+        started.map_err(StartError::Io)?;
     }
     Ok(())
 }

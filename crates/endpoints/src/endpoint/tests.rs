@@ -5,9 +5,8 @@ use std::time::Duration as StdDuration;
 use bytes::{Bytes, BytesMut};
 
 use super::*;
-use crate::connections::Connection;
+use crate::connections::{self, Connection};
 use crate::listener::{address, bind};
-use crate::protocol;
 
 /// Echoes lines. A line "stop" blocks the connection, and "garbage" is not a line.
 #[derive(Default)]
@@ -20,7 +19,7 @@ struct Echo {
 #[derive(Default)]
 struct Lines(BytesMut);
 
-impl protocol::Client for Lines {
+impl connections::Client for Lines {
     fn push(&mut self, bytes: &[u8], _: Monotonic) {
         self.0.extend_from_slice(bytes);
     }

@@ -34,11 +34,11 @@ use node::request::Response;
 use sharedlog::validate::COORDINATION_COPIES;
 use state_machine::Failure;
 
-use crate::connections::{Connection, ConnectionLimits, Connections};
+use crate::connections::{self, Connection, ConnectionLimits, Connections};
 use crate::endpoint::{COMPLETIONS, Endpoint, wait};
 use crate::node::Completions;
 use crate::protocol::{OutputChange, Protocol, Step};
-use crate::{clock, process, protocol, random};
+use crate::{clock, process, random};
 
 pub use remote::RemoteTransport;
 pub use transport::{LogTransport, NodeTransport};
@@ -213,7 +213,7 @@ struct Client {
     has_greeted: bool,
 }
 
-impl protocol::Client for Client {
+impl connections::Client for Client {
     fn push(&mut self, mut bytes: &[u8], _: Monotonic) {
         if self.first.len() < 4 {
             let missing = (4 - self.first.len()).min(bytes.len());

@@ -13,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use store::StoreError;
 use store::identity::Identity;
 
-use runtime::files::OsFiles;
+use runtime::files::{OsFiles, STORE};
 use runtime::random;
-use runtime::start::STORE;
 
 const FILE: &str = "cluster.toml";
 /// Supported numbers of nodes of a local cluster.
