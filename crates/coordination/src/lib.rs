@@ -25,24 +25,27 @@
 //!
 //! # A request
 //!
-//! A client sets a znode. The thread `zookeeper` (`endpoints/src/zookeeper/mod.rs`) does everything except the append itself.
+//! A client sets a znode. The thread `zookeeper` (`endpoints/src/zookeeper/mod.rs`) does everything except the append
+//! itself.
 //!
-//! 1. `endpoint.rs` reads from all ready sockets, and passes each frame (`take`) to `coordination::server::Server::handle`. `server/requests.rs`
-//!    decodes a frame. A write gets a stamp of its ZooKeeper session and is added to the next batch; later reads of the session wait for
-//!    its reply.
-//! 2. At the end of the turn (`Server::end_turn`) the writes of all clients form one batch (group commit). While three batches are in
-//!    flight, writes accumulate for the next. `log_port.rs` turns `Action::Append` into an append to the log `zookeeper`.
-//! 3. `zookeeper/transport.rs` submits it to the node's machine, and it proceeds as above. A server without a node
+//! 1. `endpoint.rs` reads from all ready sockets, and passes each frame (`take`) to
+//!    `coordination::server::Server::handle`. `server/requests.rs` decodes a frame. A write gets a stamp of its
+//!    ZooKeeper session and is added to the next batch; later reads of the session wait for its reply.
+//! 2. At the end of the turn (`Server::end_turn`) the writes of all clients form one batch (group commit). While three
+//!    batches are in flight, writes accumulate for the next. `log_port.rs` turns `Action::Append` into an append to the
+//!    log `zookeeper`.
+//! 3. `zookeeper/transport.rs` submits it to the node's machine, and it proceeds as any append (`sharedlog/src/lib.rs`). A server without a node
 //!    (`loggos zk serve --at`) uses `remote.rs` and the Rust client instead.
-//! 4. Meanwhile the server follows the log from its next position on. `Server::played` applies every position in order. A batch of its
-//!    own is applied from memory when its append has completed and all earlier positions are applied.
-//! 5. `apply_batch` applies each request to the tree (`state.rs`, `tree/write.rs`), first sends events to clients that watch the znode, and
-//!    then queues the reply, which is sent in the order of the connection's requests.
+//! 4. Meanwhile the server follows the log from its next position on. `Server::played` applies every position in order.
+//!    A batch of its own is applied from memory when its append has completed and all earlier positions are applied.
+//! 5. `apply_batch` applies each request to the tree (`state.rs`, `tree/write.rs`), first sends events to clients that
+//!    watch the znode, and then queues the reply, which is sent in the order of the connection's requests.
 //!
-//! A read is answered on this thread from the local tree, after the earlier requests of its session. `sync` (and every read, if
-//! `linearizable_reads` is set) first waits until the server has applied the log's tail, obtained after the request arrived. Touches of
-//! ZooKeeper sessions travel with batches; an expiry is an entry that names the last touch and has no effect if a later one is in the log.
-//! The server writes snapshots to the log and trims the log below them; a starting server restores the newest one.
+//! A read is answered on this thread from the local tree, after the earlier requests of its session. `sync` (and every
+//! read, if `linearizable_reads` is set) first waits until the server has applied the log's tail, obtained after the
+//! request arrived. Touches of ZooKeeper sessions travel with batches; an expiry is an entry that names the last touch
+//! and has no effect if a later one is in the log. The server writes snapshots to the log and trims the log below them;
+//! a starting server restores the newest one.
 
 pub mod acl;
 pub mod entry;

@@ -9,13 +9,16 @@
 //!
 //! # Invariants
 //!
-//! - A value, an error or a type that differs between PostgreSQL and DataFusion is PostgreSQL's: statements are rewritten (`rewrite.rs`),
-//!   operators and casts are functions of ours (`operators.rs`). *Reason:* clients must not tell which way executed a statement.
-//! - A query that reads one table by keys, by a narrow range or by all columns of an index needs no planner (`sql/src/direct/`); with more
-//!   than 1,000 rows it is planned. *Reason:* a planner takes longer than such a read.
+//! - A value, an error or a type that differs between PostgreSQL and DataFusion is PostgreSQL's: statements are
+//!   rewritten (`rewrite.rs`), operators and casts are functions of ours (`operators.rs`). *Reason:* clients must not
+//!   tell which way executed a statement.
+//! - A query that reads one table by keys, by a narrow range or by all columns of an index needs no planner
+//!   (`sql/src/direct/`); with more than 1,000 rows it is planned. *Reason:* a planner takes longer than such a read.
 //! - A plan is bound to its parameters before it is optimized. *Reason:* only constants select key ranges and indexes.
-//! - Filters select what is read, and are evaluated again on the rows. *Reason:* a range may be too large, never too small.
-//! - Queries run on threads of their own, with a limit of memory each. *Reason:* a query must not stop sessions or others.
+//! - Filters select what is read, and are evaluated again on the rows. *Reason:* a range may be too large, never too
+//!   small.
+//! - Queries run on threads of their own, with a limit of memory each. *Reason:* a query must not stop sessions or
+//!   others.
 
 mod branches;
 mod checks;

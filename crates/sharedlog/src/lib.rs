@@ -29,24 +29,29 @@
 //!
 //! # An append
 //!
-//! 1. `server/src/log.rs`: `append` translates the request as above. In `node/src/logs/calls.rs`, `put_to_log` finds the log and its projection
-//!    in the local catalog, and starts a call of the log's client machine (`sharedlog/src/client.rs`), which runs in this node.
-//! 2. The client machine requests a position from the sequencer (`sharedlog/src/sequencer.rs`); one request serves all appends that wait
-//!    for a position. The projection names its process; `Message::ToSequencer` carries the request if it is on another node. The
-//!    sequencer hands out positions from memory. A position is valid in its projection epoch only.
-//! 3. `client/append.rs` writes the entry to the units of the position's chain in order, head first. Each write is one `Message::ToUnit`.
-//! 4. `node/src/logs/units.rs`: the unit's node proposes the command to the unit's cohort, whose only member is this node: it becomes a
-//!    record of the node's write-ahead log and is forced together with other records. Once applied (`sharedlog/src/log_unit.rs`), the unit
-//!    replies `Written`, or `Occupied` if the position already holds another entry.
-//! 5. When the tail of the chain has replied, the append is complete, and its position is returned. Reads are answered at the tail. In a
-//!    log with one chain, the tail also pushes complete entries to nodes with subscribers (`logs/feeds.rs`), which serve reads from them.
+//! 1. `server/src/log.rs`: `append` translates the request, as for a write (ARCHITECTURE.md). In `node/src/logs/calls.rs`, `put_to_log` finds
+//!    the log and its projection in the local catalog, and starts a call of the log's client machine
+//!    (`sharedlog/src/client.rs`), which runs in this node.
+//! 2. The client machine requests a position from the sequencer (`sharedlog/src/sequencer.rs`); one request serves all
+//!    appends that wait for a position. The projection names its process; `Message::ToSequencer` carries the request if
+//!    it is on another node. The sequencer hands out positions from memory. A position is valid in its projection epoch
+//!    only.
+//! 3. `client/append.rs` writes the entry to the units of the position's chain in order, head first. Each write is one
+//!    `Message::ToUnit`.
+//! 4. `node/src/logs/units.rs`: the unit's node proposes the command to the unit's cohort, whose only member is this
+//!    node: it becomes a record of the node's write-ahead log and is forced together with other records. Once applied
+//!    (`sharedlog/src/log_unit.rs`), the unit replies `Written`, or `Occupied` if the position already holds another
+//!    entry.
+//! 5. When the tail of the chain has replied, the append is complete, and its position is returned. Reads are answered
+//!    at the tail. In a log with one chain, the tail also pushes complete entries to nodes with subscribers
+//!    (`logs/feeds.rs`), which serve reads from them.
 //!
-//! *Failures.* A sealed unit refuses requests of its epoch: the controller (`sharedlog/src/controller.rs`, active at the catalog's
-//! leader) sealed it to replace the projection. The client machine then resolves its position in the new projection: if the position
-//! holds the entry, the append succeeded; otherwise the position is filled with junk and another one is taken. A position whose writer
-//! died is filled by readers or by the sequencer's node (`hole_fill.rs`). An append whose outcome cannot be resolved by its deadline,
-//! or whose position was trimmed, is reported as unknown; after a retry it may be in the log twice, and players and subscriptions
-//! deliver the first entry of each stamp.
+//! *Failures.* A sealed unit refuses requests of its epoch: the controller (`sharedlog/src/controller.rs`, active at
+//! the catalog's leader) sealed it to replace the projection. The client machine then resolves its position in the new
+//! projection: if the position holds the entry, the append succeeded; otherwise the position is filled with junk and
+//! another one is taken. A position whose writer died is filled by readers or by the sequencer's node (`hole_fill.rs`).
+//! An append whose outcome cannot be resolved by its deadline, or whose position was trimmed, is reported as unknown;
+//! after a retry it may be in the log twice, and players and subscriptions deliver the first entry of each stamp.
 
 pub mod client;
 pub mod controller;

@@ -13,19 +13,22 @@
 //!
 //! A client reads two rows of different ranges and changes both. Its library keeps the writes until the commit.
 //!
-//! 1. **Reads.** A read with `Consistency::Locking` goes to the range's leader. `node/src/reads.rs`: `read_and_lock` waits for changes in
-//!    progress of the keys, notes a read lock (`read_locks.rs`), and answers with the timestamp of the state.
-//! 2. **Commit.** The request names reads and writes, and a stamp in a session of the coordinator's range. The node that was asked drives
-//!    it: a pure machine (`tablets/src/two_phase/driver.rs`: `start`), whose requests the node routes (`node/src/transactions.rs`), divides
-//!    the transaction by range. If there is one range, its commit is a change like a conditional write: validated under latches
-//!    (`tablets/src/tablet/reads.rs`: `conflict`), one entry.
-//! 3. **Prepare.** Otherwise all ranges but the coordinator's get `TableRequest::Prepare`, in parallel. A range validates its part and
-//!    proposes the prepare; once applied (`tablets/src/tablet/transactions.rs`), the state holds the locks.
-//! 4. **Decision.** The coordinator's range validates its own part and proposes the commit. Its timestamp is the commit timestamp. The
-//!    client has its answer when it is applied. If any step fails, the driver proposes an abort instead, and reports what the log says.
-//! 5. **Resolution** (`tablets/src/two_phase/resolution.rs`). The coordinator's leader sends `TableRequest::Resolve` to the participants,
-//!    which write their parts. When all have replied, it proposes to forget the decision. A new leader begins again; a participant
-//!    without news asks after 2 s.
+//! 1. **Reads.** A read with `Consistency::Locking` goes to the range's leader. `node/src/reads.rs`: `read_and_lock`
+//!    waits for changes in progress of the keys, notes a read lock (`read_locks.rs`), and answers with the timestamp of
+//!    the state.
+//! 2. **Commit.** The request names reads and writes, and a stamp in a session of the coordinator's range. The node
+//!    that was asked drives it: a pure machine (`tablets/src/two_phase/driver.rs`: `start`), whose requests the node
+//!    routes (`node/src/transactions.rs`), divides the transaction by range. If there is one range, its commit is a
+//!    change like a conditional write: validated under latches (`tablets/src/tablet/reads.rs`: `conflict`), one entry.
+//! 3. **Prepare.** Otherwise all ranges but the coordinator's get `TableRequest::Prepare`, in parallel. A range
+//!    validates its part and proposes the prepare; once applied (`tablets/src/tablet/transactions.rs`), the state holds
+//!    the locks.
+//! 4. **Decision.** The coordinator's range validates its own part and proposes the commit. Its timestamp is the commit
+//!    timestamp. The client has its answer when it is applied. If any step fails, the driver proposes an abort instead,
+//!    and reports what the log says.
+//! 5. **Resolution** (`tablets/src/two_phase/resolution.rs`). The coordinator's leader sends `TableRequest::Resolve` to
+//!    the participants, which write their parts. When all have replied, it proposes to forget the decision. A new
+//!    leader begins again; a participant without news asks after 2 s.
 
 pub mod checkpoint;
 pub mod command;
