@@ -57,6 +57,7 @@ enum Asked {
 
 /// An action that the node must carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "most actions are requests, and they are carried out at once")]
 pub enum Action {
     /// Send a request. The reply goes to [`TwoPhase::answered`]; without a tag, it is discarded.
     Send { to: Destination, request: TableRequest, deadline: Monotonic, tag: Option<ReplyTag> },
