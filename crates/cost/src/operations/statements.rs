@@ -79,7 +79,7 @@ impl Session {
             session.plans.insert(text, plan.expect("it needs no planner"));
         }
         for id in 0..ROWS {
-            let parameters = [Value::Int8(id), Value::Text(format!("owner {id}").into()), Value::Int8(1_000)];
+            let parameters = [Value::Int8(id), Value::Text(format!("owner {id}")), Value::Int8(1_000)];
             session.execute(INSERT, &parameters);
         }
         session
