@@ -72,7 +72,7 @@ impl Long {
         asked.is_none_or(|number| Self::ALL[number % Self::ALL.len()] == self)
     }
 
-    fn seeds(self, all: u64) -> u64 {
+    fn seeds(self, all: usize) -> usize {
         if self.is_whole() { all } else { all / 4 }
     }
 }
@@ -117,7 +117,7 @@ fn regression_seeds_as_drawn_pass() {
 #[test]
 fn campaign_passes_and_covers_all_events() {
     let long = Long::AllEvents;
-    let campaign = campaign::campaign(1..=long.seeds(400), std::time::Duration::MAX, |_| {});
+    let campaign = campaign::campaign((1..).take(long.seeds(400)), std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
     if !long.is_whole() {
         return;
@@ -184,7 +184,7 @@ fn logs_survive_doubtful_units() {
         super::Options { fault_every: 500 * super::MILLISECOND, replication: catalog::Replication::Paxos, ..options }
     };
     let campaign =
-        campaign::campaign_with(1..=Long::DoubtfulUnits.seeds(300), with_rot, std::time::Duration::MAX, |_| {});
+        campaign::campaign_with((1..).take(Long::DoubtfulUnits.seeds(300)), with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     // Usually a user encounters them first.
     let is_met = campaign.counters.contains_key("log units in doubt");
@@ -202,7 +202,8 @@ fn logs_survive_disk_loss() {
         let (durability, replication) = (base::Durability::Forced, catalog::Replication::Paxos);
         super::Options { nodes, log_users: 4, faults, leaves: 0, durability, replication, ..options }
     };
-    let campaign = campaign::campaign_with(1..=Long::DiskLoss.seeds(200), with_loss, std::time::Duration::MAX, |_| {});
+    let campaign =
+        campaign::campaign_with((1..).take(Long::DiskLoss.seeds(200)), with_loss, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     let lost = campaign.counters.get("blank disks").copied().unwrap_or_default();
     assert!(lost > 30 || !Long::DiskLoss.is_whole(), "{lost} disks were lost");
@@ -219,8 +220,12 @@ fn rolled_back_disks_are_rejected() {
         let (durability, replication) = (base::Durability::Forced, catalog::Replication::Paxos);
         super::Options { joins: 0, leaves: 0, durability, replication, ..options }
     };
-    let campaign =
-        campaign::campaign_with(1..=Long::RollBack.seeds(200), with_roll_back, std::time::Duration::MAX, |_| {});
+    let campaign = campaign::campaign_with(
+        (1..).take(Long::RollBack.seeds(200)),
+        with_roll_back,
+        std::time::Duration::MAX,
+        |_| {},
+    );
     assert_eq!(campaign.failure, None);
     let rejected = campaign.counters.get("rolled-back disks rejected").copied().unwrap_or_default();
     assert!(rejected > 30 || !Long::RollBack.is_whole(), "{rejected} disks were rejected");
@@ -234,7 +239,8 @@ fn log_campaign_passes() {
         let faults = super::options::Faults { rot: 0, blank: 0, ..options.faults };
         super::Options { log_users: 4, faults, ..options }
     };
-    let campaign = campaign::campaign_with(1..=Long::Logs.seeds(900), with_logs, std::time::Duration::MAX, |_| {});
+    let campaign =
+        campaign::campaign_with((1..).take(Long::Logs.seeds(900)), with_logs, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     if !Long::Logs.is_whole() {
         return;
@@ -256,7 +262,7 @@ fn log_campaign_passes() {
 #[test]
 fn disk_campaign_passes() {
     let asked = std::env::var("DISK_SEEDS").ok().and_then(|number| number.parse().ok());
-    let seeds = super::Theme::Disks.seeds().take(asked.unwrap_or(Long::Disks.seeds(100) as usize));
+    let seeds = super::Theme::Disks.seeds().take(asked.unwrap_or_else(|| Long::Disks.seeds(100)));
     let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
     println!("{:#?}", campaign.counters);
@@ -269,7 +275,7 @@ fn disk_campaign_passes() {
 #[test]
 fn primary_backup_campaign_passes() {
     let asked = std::env::var("PRIMARY_BACKUP_SEEDS").ok().and_then(|number| number.parse().ok());
-    let seeds = super::Theme::PrimaryBackup.seeds().take(asked.unwrap_or(Long::PrimaryBackup.seeds(100) as usize));
+    let seeds = super::Theme::PrimaryBackup.seeds().take(asked.unwrap_or_else(|| Long::PrimaryBackup.seeds(100)));
     let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
     println!("{:#?}", campaign.counters);
@@ -288,7 +294,7 @@ fn primary_backup_campaign_passes() {
 fn zookeeper_campaign_passes() {
     let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let seeds = super::Theme::ZooKeeper.seeds().skip(asked("ZOOKEEPER_FIRST").unwrap_or(0));
-    let seeds = seeds.take(asked("ZOOKEEPER_SEEDS").unwrap_or(Long::ZooKeeper.seeds(40) as usize));
+    let seeds = seeds.take(asked("ZOOKEEPER_SEEDS").unwrap_or_else(|| Long::ZooKeeper.seeds(40)));
     let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
     println!("{:#?}", campaign.counters);
