@@ -142,20 +142,20 @@ impl Scene {
             ["cancel", at, call] => self.nodes[node(at)].cancelled(Call(number(call))),
             ["deliver", "all"] => {
                 while let Some(message) = self.in_flight.pop_front() {
-                    self.deliver(message, None);
+                    self.deliver(&message, None);
                 }
             }
             ["deliver"] => {
                 let message = self.in_flight.pop_front().expect("a message is in flight");
-                self.deliver(message, None);
+                self.deliver(&message, None);
             }
             ["deliver", to] => {
                 let message = self.first_to(to);
-                self.deliver(message, None);
+                self.deliver(&message, None);
             }
             ["lose", to] => {
                 let message = self.first_to(to);
-                self.deliver(message, Some(Failure::Unknown("no reply".to_owned())));
+                self.deliver(&message, Some(Failure::Unknown("no reply".to_owned())));
             }
             ["fail", to, why] => {
                 let message = self.first_to(to);
@@ -213,7 +213,7 @@ impl Scene {
     }
 
     /// Executes a request. The sender gets the reply, or this failure in its place.
-    fn deliver(&mut self, message: Message, failure: Option<Failure>) {
+    fn deliver(&mut self, message: &Message, failure: Option<Failure>) {
         let outcome = self.execute(message.to, &message.request);
         let request = describe(&message.request);
         let _ = writeln!(self.output, "r{}: {request}: {}", message.to.0, describe_outcome(&outcome));
@@ -259,7 +259,8 @@ impl Scene {
 
     fn range(&mut self, cohort: CohortId) -> (&mut Tablet, &mut Log) {
         let range = self.ranges.iter_mut().find(|(tablet, _)| cohort_of(tablet) == cohort);
-        range.map(|(tablet, log)| (tablet, log)).expect("a range")
+        let (tablet, log) = range.expect("a range");
+        (tablet, log)
     }
 
     /// Carries out the actions of a node.
@@ -372,7 +373,8 @@ fn describe(request: &TableRequest) -> String {
         }
         TableRequest::Abort { stamp, .. } => format!("abort #{}", stamp.sequence),
         TableRequest::Resolve { transaction, prepared, committed } => {
-            let outcome = committed.map_or("aborted".to_owned(), |timestamp| format!("committed@{}", timestamp.0));
+            let outcome =
+                committed.map_or_else(|| "aborted".to_owned(), |timestamp| format!("committed@{}", timestamp.0));
             format!("resolve #{}@{} {outcome}", transaction.sequence, prepared.0)
         }
         other => panic!("{other:?}"),
