@@ -1,7 +1,7 @@
 //! The client commands.
 //!
-//! Each command sends requests through [`sdk`] and prints the results: as aligned tables for people, or as one JSON
-//! object per line (`--json`) with stable fields ([`output`]). The exit status reports the outcome ([`Stop`]).
+//! Each command sends requests through `sdk` and prints the results: as aligned tables for people, or as one JSON
+//! object per line (`--json`) with stable fields (`output`). The exit status reports the outcome (`Stop`).
 //!
 //! **Architecture invariant:** these commands access nodes only as clients do, over the network.
 

@@ -1,6 +1,6 @@
 //! `loggos columns load`: loads a file of rows into a table.
 //!
-//! Rows are written while the file is read, [`ROWS_IN_FLIGHT`] at a time, but never two with the same key. So of
+//! Rows are written while the file is read, `ROWS_IN_FLIGHT` at a time, but never two with the same key. So of
 //! several rows with one key the last in the file wins, and repeating an interrupted load gives the same values.
 //!
 //! A bad row stops the load and is reported with its line; earlier rows are kept. With `--skip-bad`, bad rows are

@@ -1,8 +1,8 @@
 //! Counts instructions with valgrind's callgrind, and compares them with the recorded ones.
 //!
 //! Each operation runs in a process of its own, so that no row depends on another one. It executes the operation some
-//! times before callgrind collects: within the function [`measured`] only. The count includes libc, where the
-//! variant of `memcpy` depends on the processor; [`TUNABLES`] excludes the differences that valgrind does not hide.
+//! times before callgrind collects: within the function `measured` only. The count includes libc, where the
+//! variant of `memcpy` depends on the processor; `TUNABLES` excludes the differences that valgrind does not hide.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

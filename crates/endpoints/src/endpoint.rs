@@ -2,9 +2,9 @@
 //!
 //! A turn of the thread takes the node's responses, accepts connections, reads from all ready ones, has the protocol
 //! execute the requests, and writes the output of each connection in one call. Sockets are edge-triggered: a connection
-//! with unread bytes stays in [`Connections::ready`] until a read would block.
+//! with unread bytes stays in `Connections::ready` until a read would block.
 //!
-//! What one client can take from the others is bounded here, for all protocols: connections ([`ConnectionLimits`]),
+//! What one client can take from the others is bounded here, for all protocols: connections (`ConnectionLimits`),
 //! requests and bytes in a turn, time to greet and to be closed, and memory: input and output are charged to one budget,
 //! and when it is exceeded, the connection that holds the most is closed. A protocol bounds the output of a connection
 //! by its watermarks.

@@ -1,16 +1,16 @@
-//! The socket endpoints of a node for ZooKeeper and NBD clients: one loop ([`endpoint`]) with a thread for each, and what
+//! The socket endpoints of a node for ZooKeeper and NBD clients: one loop (`endpoint`) with a thread for each, and what
 //! their protocols add. gRPC and PostgreSQL clients are served by tokio runtimes (`server`, `postgres`); connections
-//! between nodes (`runtime`) share [`transport`], [`output`] and [`listener`].
+//! between nodes (`runtime`) share `transport`, `output` and `listener`.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`endpoint`] | the loop: waiting, accepting, reading in turns, writing, closing |
-//! | [`connections`] | a connection, and the account of the memory of all |
-//! | [`protocol`] | the interface of the loop to a protocol |
-//! | [`transport`] | bytes of a socket: the place for TLS |
-//! | [`zookeeper`], [`nbd`] | the protocols |
-//! | [`node`] | access to the node of this process |
-//! | [`clock`], [`random`], [`process`] | what the threads of a process need from the system |
+//! | `endpoint` | the loop: waiting, accepting, reading in turns, writing, closing |
+//! | `connections` | a connection, and the account of the memory of all |
+//! | `protocol` | the interface of the loop to a protocol |
+//! | `transport` | bytes of a socket: the place for TLS |
+//! | `zookeeper`, `nbd` | the protocols |
+//! | `node` | access to the node of this process |
+//! | `clock`, `random`, `process` | what the threads of a process need from the system |
 
 pub mod clock;
 mod connections;

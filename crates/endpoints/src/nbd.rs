@@ -1,6 +1,6 @@
 //! The NBD endpoint: a thread that serves the virtual disks to clients of the Network Block Device protocol.
 //!
-//! Each connection has the protocol's codec ([`streams::nbd`]) and a gateway ([`streams::gateway`]), which are pure
+//! Each connection has the protocol's codec (`streams::nbd`) and a gateway (`streams::gateway`), which are pure
 //! machines. This thread moves bytes between sockets and codecs, and calls of stripes between gateways and the node. A
 //! request is taken only while the gateway has room and the connection's output is not too long, so a slow client uses a
 //! bounded amount of memory.

@@ -1,5 +1,5 @@
 //! The bytes of a connection: every read and write of a socket, and the handshake before the first of them, goes through
-//! [`Transport`]. Connections with TLS will be another variant.
+//! `Transport`. Connections with TLS will be another variant.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 

@@ -1,7 +1,7 @@
 //! The console's view of the whole cluster: it queries every node, including this one, over gRPC like any client
 //! (`sdk`), and combines the responses (`view`). A node that is down or slow delays the others' responses only briefly.
 //!
-//! The result is shared by all requests within [`FRESH`], so that many browsers cost no more than one.
+//! The result is shared by all requests within `FRESH`, so that many browsers cost no more than one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

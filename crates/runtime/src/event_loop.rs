@@ -3,7 +3,7 @@
 //! One turn of the loop:
 //! 1. wait for a socket, the inbox or a timer;
 //! 2. step the machine with all events, then let it settle; responses are sent early if no other action precedes them;
-//! 3. execute the actions; messages that must wait for a force are parked ([`super::parked`]);
+//! 3. execute the actions; messages that must wait for a force are parked (`super::parked`);
 //! 4. submit the gathered records to the log thread, if that is idle; write each peer's messages in one call; pass the
 //!    responses to the servers.
 //!

@@ -4,7 +4,7 @@
 //! length u32 | crc32c u32 of the payload | payload: kind u8, fields
 //! ```
 //!
-//! A connection opens with a [`Hello`] in each direction, or a [`Refusal`] in its place, followed by messages. The
+//! A connection opens with a `Hello` in each direction, or a `Refusal` in its place, followed by messages. The
 //! first fields of both (magic, protocol version) keep their positions in all future versions, so that different
 //! versions can identify each other.
 //!

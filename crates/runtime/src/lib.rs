@@ -5,13 +5,13 @@
 //!
 //! | thread | work | waits for |
 //! |---|---|---|
-//! | the main one ([`event_loop`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
-//! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
-//! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
-//! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
+//! | the main one (`event_loop`) | the machine, the peers' sockets (`peers`), framing, timers | sockets, timers, the inbox |
+//! | `log` (`log_thread`) | writes and forces batches, at real-time priority | the disk |
+//! | `manifests`, `segments`, `checkpoints`, `reads` (`disk`) | other disk work, one lane each | the disk |
+//! | `server` (`server_thread`) | one tokio runtime for gRPC and HTTP | sockets |
 //! | `zookeeper` (`endpoints::zookeeper`) | ZooKeeper's clients and their translation server | sockets, timers, the machine's responses |
 //! | `nbd` (`endpoints::nbd`) | NBD clients, with the gateway of each | sockets, timers, the machine's responses |
-//! | `resolver` ([`resolver`]) | resolves the host names of peers | name servers |
+//! | `resolver` (`resolver`) | resolves the host names of peers | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
 //! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to
@@ -21,9 +21,9 @@
 //! * The machine's thread never waits for a disk, or for a lock that is held during IO.
 //! * The log's thread only writes and forces; its first error ends the process, with nothing acknowledged after it
 //!   (guarantee 25).
-//! * Only this module reads a clock ([`clock`]).
-//! * All input from other threads to the machine goes through [`inbox`]. It is bounded by its sources: requests by the
-//!   limit of requests in progress ([`gateway`]), the rest by the machine's own disk work in progress.
+//! * Only this module reads a clock (`clock`).
+//! * All input from other threads to the machine goes through `inbox`. It is bounded by its sources: requests by the
+//!   limit of requests in progress (`gateway`), the rest by the machine's own disk work in progress.
 
 mod budget;
 mod clock;

@@ -2,7 +2,7 @@
 //!
 //! A node uses a server's quorum port for peers, its election port for gRPC, and the port of the admin server or of the
 //! metrics, if configured, for the console. So files of several ZooKeeper servers on one machine have no port conflicts
-//! here either. The data is stored in [`DIRECTORY`] below `dataDir`.
+//! here either. The data is stored in `DIRECTORY` below `dataDir`.
 //!
 //! Keys without effect are accepted, as in ZooKeeper; those that clients might notice are logged. Settings that ask for
 //! another guarantee (TLS, authentication between servers, hierarchical quorums, observers) are rejected.

@@ -1,16 +1,16 @@
 //! The ZooKeeper endpoint: a thread that owns the clients' sockets and a translation server
-//! ([`coordination::server::Server`]), so that reads never leave the thread (ZooKeeper-SL: Wei et al., LADIS 2013).
+//! (`coordination::server::Server`), so that reads never leave the thread (ZooKeeper-SL: Wei et al., LADIS 2013).
 //!
 //! All state is soft: at start the thread restores the newest snapshot from the log and applies the rest before it
-//! listens. Frames for a slow consumer wait in its output queue; above [`Protocol::OUTPUT_HIGH_BYTES`] the server
+//! listens. Frames for a slow consumer wait in its output queue; above `Protocol::OUTPUT_HIGH_BYTES` the server
 //! withholds further frames until the queue has drained.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`transport`] | access to the coordination log through the node |
-//! | [`remote`] | access to the coordination log over the network |
-//! | [`commands`] | the four-letter commands |
-//! | [`report`] | metrics and status for the commands, `/metrics` and the console |
+//! | `transport` | access to the coordination log through the node |
+//! | `remote` | access to the coordination log over the network |
+//! | `commands` | the four-letter commands |
+//! | `report` | metrics and status for the commands, `/metrics` and the console |
 
 mod commands;
 mod remote;

@@ -4,8 +4,8 @@
 //! the two directions between a pair are two connections, and simultaneous dials need no rule. A message for a peer
 //! that is not connected is dropped: the replication protocol retransmits the messages that are still needed.
 //!
-//! An untrusted client can open [`UNVERIFIED_MAX`] connections, each with a buffer for at most
-//! [`crate::frames::UNVERIFIED_FRAME_BYTES_MAX`], for five seconds. A further one replaces the oldest, so that
+//! An untrusted client can open `UNVERIFIED_MAX` connections, each with a buffer for at most
+//! `crate::frames::UNVERIFIED_FRAME_BYTES_MAX`, for five seconds. A further one replaces the oldest, so that
 //! a flood does not keep out a member, which sends its hello immediately.
 
 pub(crate) mod accepted;
