@@ -42,7 +42,7 @@ fn sections(source: &str) -> Vec<Section> {
         } else if line.starts_with("#[") {
             attributes.push_str(line);
         } else {
-            let declared = line.strip_prefix("pub(crate) ").unwrap_or_default();
+            let declared = line.strip_prefix("pub(crate) ").or_else(|| line.strip_prefix("pub ")).unwrap_or_default();
             let name = declared.strip_prefix("struct ").and_then(|rest| rest.strip_suffix(" {"));
             if let Some(name) = name.filter(|_| attributes.contains("Deserialize")) {
                 is_read = true;
