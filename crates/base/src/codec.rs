@@ -65,6 +65,10 @@ impl Writer {
         self.buffer.put_u8(u8::from(value));
     }
 
+    pub fn u16(&mut self, value: u16) {
+        self.buffer.put_u16_le(value);
+    }
+
     pub fn u32(&mut self, value: u32) {
         self.buffer.put_u32_le(value);
     }
@@ -210,6 +214,14 @@ impl Reader {
             1 => Ok(true),
             _ => Err(DecodeError::Invalid { what: "boolean" }),
         }
+    }
+
+    /// Two bytes.
+    ///
+    /// # Errors
+    /// The input is too short.
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.take()?))
     }
 
     /// Four bytes.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! length u32 | crc32c u32 of the payload | payload: kind u8, fields
+//!                                          | of a message: kind u8, shard u16, message
 //! ```
 //!
 //! A connection opens with a `Hello` in each direction, or a `Refusal` in its place, followed by messages. The
@@ -21,7 +22,9 @@ use node::message::Message;
 /// Identifies a hello of a Loggos node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// Version of the protocol between nodes: nodes of different versions refuse each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 15;
+pub(crate) const PROTOCOL_VERSION: u32 = 16;
+/// The shard of every message: a node has one machine.
+const SHARD: u16 = 0;
 const HEADER_BYTES: usize = 8;
 /// Maximum frame of an unverified peer: a hello takes less than 700 bytes, a refusal a line of text more.
 pub(crate) const UNVERIFIED_FRAME_BYTES_MAX: usize = 64 << 10;
@@ -113,6 +116,10 @@ impl Frame {
             HELLO => Hello::decode(input).map(Self::Hello),
             REFUSAL => Refusal::decode(input).map(Self::Refusal),
             MESSAGE => {
+                let shard = input.u16()?;
+                if shard != SHARD {
+                    return Err(DecodeError::UnknownTag { what: "shard", tag: u64::from(shard) }.into());
+                }
                 let left = input.left();
                 Ok(Self::Message(input.raw(left)?))
             }
@@ -211,7 +218,10 @@ impl RefusalKind {
 
 /// Appends a message's frame to `out`.
 pub(crate) fn encode_message(message: &Message, out: &mut Writer) {
-    framed(out, MESSAGE, |out| message.encode(out));
+    framed(out, MESSAGE, |out| {
+        out.u16(SHARD);
+        message.encode(out);
+    });
 }
 
 fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {

@@ -23,7 +23,7 @@ const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
 
 /// The directory of the checkpoints.
-pub const DIRECTORY: &str = "checkpoints";
+pub const DIRECTORY: &str = "0/checkpoints";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointMeta {

@@ -16,19 +16,19 @@ use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{CohortId, Lsn, NodeId, ProcessStart, Promise, SharedMembership, StartHistory, Timestamp};
 use bytes::Bytes;
 
-use crate::FORMAT;
 use crate::error::StoreError;
 use crate::files::{File, FileError, Files, OpenOptions, open_if_exists, read_whole};
 use crate::identity::Owner;
 use crate::log::LogPosition;
 use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
 use crate::sstable::SstableRef;
+use crate::{FORMAT, SHARD_DIRECTORY};
 
 const MAGIC: [u8; 8] = *b"loggosMF";
 const WHAT: &str = "manifest";
 
 /// The files of the two copies, in write order.
-pub const PLACES: [&str; 2] = ["manifest.a", "manifest.b"];
+pub const PLACES: [&str; 2] = ["0/manifest.a", "0/manifest.b"];
 
 /// A checkpoint on this disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,7 +154,7 @@ impl<H: File> Places<H> {
             None => files.create(place, OpenOptions::BUFFERED),
         };
         let handles = [handle(PLACES[0])?, handle(PLACES[1])?];
-        files.sync_dir("")?;
+        files.sync_dir(SHARD_DIRECTORY)?;
         Ok(Self { owner, handles })
     }
 

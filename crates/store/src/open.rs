@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Boot, CohortId, NodeId, ProcessStart, Record, StartHistory};
 use bytes::Bytes;
 
-use crate::FORMAT;
 use crate::checkpoint::{self, CheckpointError, CheckpointMeta, read_checkpoint};
 use crate::error::StoreError;
 use crate::files::{FileErrorKind, Files};
@@ -20,6 +19,7 @@ use crate::sstable::{self, SstableError};
 use crate::store::{Config, Store};
 use crate::stream::{self, StreamError, StreamStore};
 use crate::tree::{OpenSstables, Tablespace, Tree};
+use crate::{FORMAT, SHARD_DIRECTORY};
 
 /// The content of an opened data directory. `L` is the sink that received the log's records.
 #[derive(Debug)]
@@ -103,10 +103,12 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
     if manifest::read_copies(files)?.iter().flatten().any(is_in_use) {
         return Err(StoreError::InUse);
     }
+    files.create_dir(SHARD_DIRECTORY)?;
     files.create_dir(log::DIRECTORY)?;
     files.create_dir(checkpoint::DIRECTORY)?;
     files.create_dir(sstable::DIRECTORY)?;
     files.sync_dir("")?;
+    files.sync_dir(SHARD_DIRECTORY)?;
     SegmentJob::fill(1, config.segment_bytes).execute(files)?;
     let write = Places::open(files, identity.owner())?.write(first);
     write.write_place(0)?;

@@ -61,7 +61,7 @@ pub use reader::Sstable;
 pub use writer::SstableWriter;
 
 /// The directory of the SSTables.
-pub const DIRECTORY: &str = "tables";
+pub const DIRECTORY: &str = "0/tables";
 
 /// Maximum bytes of a key: those of the longest [`crate::cell`].
 pub const KEY_BYTES_MAX: usize = crate::cell::BYTES_MAX;

@@ -65,12 +65,30 @@ fn hello_and_refusal_round_trip() {
     }
 }
 
+fn message(out: &mut Writer, body: &[u8]) {
+    framed(out, MESSAGE, |out| {
+        out.u16(SHARD);
+        out.raw(body);
+    });
+}
+
+#[test]
+fn messages_of_other_shards_are_refused() {
+    let mut out = Writer::new();
+    framed(&mut out, MESSAGE, |out| out.u16(1));
+    let frame = feed(out.as_slice(), 4_096, true).unwrap().remove(0);
+    assert!(matches!(
+        Frame::decode(frame),
+        Err(FrameError::Malformed(DecodeError::UnknownTag { what: "shard", tag: 1 }))
+    ));
+}
+
 #[test]
 fn frame_order_across_sizes() {
     let mut out = Writer::new();
     let lengths = [10, COPIED_FRAME_BYTES_MAX + 1, 20, 300_000, 0];
     for (fill, length) in lengths.into_iter().enumerate() {
-        framed(&mut out, MESSAGE, |out| out.raw(&vec![u8::try_from(fill).unwrap(); length]));
+        message(&mut out, &vec![u8::try_from(fill).unwrap(); length]);
     }
     let frames = feed(out.as_slice(), 5_000, true).unwrap();
     assert_eq!(frames.len(), lengths.len());
@@ -87,8 +105,8 @@ fn large_frame_retains_no_extra_memory() {
     let mut out = Writer::new();
     let length = COPIED_FRAME_BYTES_MAX + 1;
     for _ in 0..20 {
-        framed(&mut out, MESSAGE, |out| out.raw(&vec![7; length]));
-        framed(&mut out, MESSAGE, |out| out.raw(&vec![7; length / 2]));
+        message(&mut out, &vec![7; length]);
+        message(&mut out, &vec![7; length / 2]);
     }
     for piece in [5_000, 40_000, 60_000] {
         for frame in feed(out.as_slice(), piece, true).unwrap() {
@@ -130,6 +148,8 @@ fn fuzz_frame_decoder() {
         }
         if random.chance(500_000) && bytes.len() > 9 {
             bytes[1..9].copy_from_slice(&MAGIC.to_le_bytes());
+        } else if bytes.len() > 3 {
+            bytes[1..3].copy_from_slice(&SHARD.to_le_bytes());
         }
         if let Ok(Frame::Message(body)) = Frame::decode(Bytes::from(bytes)) {
             let _ = Message::from_bytes(body);

@@ -18,7 +18,7 @@ fn chunks() -> Vec<Bytes> {
 fn disk() -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir(DIRECTORY).unwrap();
-    disk.sync_dir("").unwrap();
+    disk.sync_dir(crate::SHARD_DIRECTORY).unwrap();
     disk
 }
 

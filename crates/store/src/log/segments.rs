@@ -10,7 +10,7 @@ use crate::BLOCK_BYTES;
 use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions, TEMPORARY, remove_if_exists, write_zeros};
 
 /// The directory of the segments.
-pub const DIRECTORY: &str = "log";
+pub const DIRECTORY: &str = "0/log";
 
 /// Maximum released segments kept for recycling beyond the prepared ones. Enough for a burst of checkpoints.
 const SPARE_MAX: usize = 2;

@@ -33,7 +33,7 @@ fn row(key: &[u8]) -> usize {
 fn disk() -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir(DIRECTORY).unwrap();
-    disk.sync_dir("").unwrap();
+    disk.sync_dir(crate::SHARD_DIRECTORY).unwrap();
     disk
 }
 

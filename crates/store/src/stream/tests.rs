@@ -53,7 +53,7 @@ fn site() -> Site {
 fn disk() -> MemoryDisk {
     let disk = MemoryDisk::new();
     crate::files::Files::create_dir(&disk, DIRECTORY).unwrap();
-    crate::files::Files::sync_dir(&disk, "").unwrap();
+    crate::files::Files::sync_dir(&disk, crate::SHARD_DIRECTORY).unwrap();
     disk
 }
 

@@ -60,7 +60,7 @@ pub(super) struct World {
 pub(super) fn formatted() -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir(DIRECTORY).unwrap();
-    disk.sync_dir("").unwrap();
+    disk.sync_dir(crate::SHARD_DIRECTORY).unwrap();
     disk
 }
 
