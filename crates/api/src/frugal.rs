@@ -22,8 +22,7 @@ use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
 /// for each column. A write between the two limits is rejected with the name of its limit.
 pub const REQUEST_FIELDS_MAX: usize = 2_048;
 
-/// Maximum requests in one message of a stream. Each takes some 200 bytes of memory in addition to its message.
-pub const STREAM_BATCH_MAX: usize = 1_024;
+pub use base::limits::grpc::STREAM_BATCH_MAX;
 
 /// Maximum fields of one message of a stream, including the fields of its requests but not of their submessages. A full
 /// batch of puts has nine fields for each request. No field takes more than the 200 bytes of a request.

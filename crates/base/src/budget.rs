@@ -1,9 +1,9 @@
 //! Accounting of the memory that clients use on a node.
 //!
-//! A [`ByteBudget`] has a limit, and may have children with a share each: a node's budget has a child for each
-//! connection. A reservation from a child also counts against its parent. The root's limit always holds. A child's
-//! share is enforced while more than half of the parent is in use: one busy connection may use half of the memory, and
-//! no connection exceeds its share once memory is short.
+//! A [`ByteBudget`] has a limit, and may have children with a share each: a node's budget has a child for each protocol
+//! ([`ClientBudgets`]), and that one a child for each connection. A reservation from a child also counts against its
+//! parent. The root's limit always holds. A child's share is enforced while more than half of each budget above it is in
+//! use: one busy connection may use half of a node's memory, and none exceeds its share once memory is short.
 //!
 //! A [`Reservation`] releases its bytes when it is dropped. If there is no room, a caller either fails
 //! ([`ByteBudget::try_reserve`]) or waits for a release ([`ByteBudget::poll_reserve`]). A reservation takes one atomic
@@ -35,6 +35,42 @@ pub struct Reservation {
     bytes: usize,
 }
 
+/// The budgets of a node's protocols. The shares are half of the memory, and the other half is open to all of them,
+/// so that no protocol can take them from another one.
+#[derive(Clone, Debug)]
+pub struct ClientBudgets {
+    /// Requests of gRPC clients, from their first byte until they are answered.
+    pub grpc_requests: ByteBudget,
+    /// Responses to them, from their creation until they are written to the socket. While clients do not read
+    /// them, requests are still accepted.
+    pub grpc_responses: ByteBudget,
+    /// Messages and results of SQL sessions, and what queries sort, group and join.
+    pub sql: ByteBudget,
+    /// Incomplete requests and unread replies of ZooKeeper clients.
+    pub zookeeper: ByteBudget,
+    /// The same of NBD clients.
+    pub nbd: ByteBudget,
+    /// Data of their requests in progress.
+    pub nbd_requests: ByteBudget,
+}
+
+impl ClientBudgets {
+    /// Divides `bytes`.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let node = ByteBudget::new(bytes);
+        let part = |sixteenths| node.child(bytes / 16 * sixteenths);
+        Self {
+            grpc_requests: part(1),
+            grpc_responses: part(2),
+            sql: part(2),
+            zookeeper: part(1),
+            nbd: part(1),
+            nbd_requests: part(1),
+        }
+    }
+}
+
 impl ByteBudget {
     /// A root budget of `limit` bytes.
     #[must_use]
@@ -42,10 +78,16 @@ impl ByteBudget {
         Self(Arc::new(Account { limit, ..Account::default() }))
     }
 
-    /// A child budget. It is limited to `share` bytes while more than half of this budget is in use.
+    /// A child budget. It is limited to `share` bytes while this budget is short.
     #[must_use]
     pub fn child(&self, share: usize) -> Self {
         Self(Arc::new(Account { limit: share, parent: Some(self.clone()), ..Account::default() }))
+    }
+
+    /// Its limit or, of a child, its share, in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.0.limit
     }
 
     #[must_use]
@@ -53,10 +95,17 @@ impl ByteBudget {
         self.0.used.load(Ordering::SeqCst)
     }
 
-    /// Whether more than half of it is in use, so that the shares of its children are enforced.
+    /// Whether more than half of it is in use, and of each budget above it, so that the shares of its children are
+    /// enforced.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.used() > self.0.limit / 2
+        !self.is_open(0)
+    }
+
+    /// Whether more is in use than its share while that is enforced, because of [`ByteBudget::charge`].
+    #[must_use]
+    pub fn is_exceeded(&self) -> bool {
+        self.used() > self.0.limit && self.0.parent.as_ref().is_none_or(Self::is_short)
     }
 
     /// Reserves bytes; none if there is no room.
@@ -90,15 +139,19 @@ impl ByteBudget {
         self.0.parent.as_ref().map_or(&self.0, Self::root)
     }
 
+    /// Whether its children may use `bytes` more than their shares.
+    fn is_open(&self, bytes: usize) -> bool {
+        let parent = self.0.parent.as_ref();
+        sum(self.used(), bytes, self.0.limit / 2).is_some() || parent.is_some_and(|parent| parent.is_open(bytes))
+    }
+
     fn take(&self, bytes: usize) -> bool {
-        let fits = |used: usize, limit: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let Some(parent) = &self.0.parent else {
-            let add = |used| fits(used, self.0.limit);
+            let add = |used| sum(used, bytes, self.0.limit);
             return self.0.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok();
         };
-        let has_share = || fits(self.used(), self.0.limit).is_some();
-        let is_open = || fits(parent.used(), parent.0.limit / 2).is_some();
-        let taken = (has_share() || is_open()) && parent.take(bytes);
+        let has_share = || sum(self.used(), bytes, self.0.limit).is_some();
+        let taken = (has_share() || parent.is_open(bytes)) && parent.take(bytes);
         if taken {
             self.0.used.fetch_add(bytes, Ordering::SeqCst);
         }
@@ -117,6 +170,11 @@ impl ByteBudget {
             None => self.0.wake(),
         }
     }
+}
+
+/// The sum of `used` and `bytes` if it is at most `limit`.
+fn sum(used: usize, bytes: usize, limit: usize) -> Option<usize> {
+    used.checked_add(bytes).filter(|sum| *sum <= limit)
 }
 
 impl Account {
@@ -151,8 +209,22 @@ impl Reservation {
 
     /// Reserves additional bytes even if there is no room.
     pub fn grow(&mut self, bytes: usize) {
-        self.budget.add(bytes);
-        self.bytes += bytes;
+        if bytes > 0 {
+            self.budget.add(bytes);
+            self.bytes += bytes;
+        }
+    }
+
+    /// Holds `bytes`, even if there is no room.
+    pub fn set_to(&mut self, bytes: usize) {
+        self.grow(bytes.saturating_sub(self.bytes));
+        self.shrink_to(bytes);
+    }
+
+    /// Whether its budget holds more than its share while shares are enforced.
+    #[must_use]
+    pub fn is_exceeded(&self) -> bool {
+        self.budget.is_exceeded()
     }
 
     /// Releases all but `bytes`.
@@ -214,6 +286,35 @@ mod tests {
         assert!(other.try_reserve(40).is_some());
         drop(share);
         assert_eq!((busy.used(), other.used(), node.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn share_of_a_share() {
+        let node = ByteBudget::new(160);
+        let [protocol, other] = [node.child(40), node.child(40)];
+        let [connection, second] = [protocol.child(10), protocol.child(10)];
+        let most = connection.try_reserve(80).expect("the node has free memory");
+        assert!(connection.try_reserve(1).is_none(), "half of the node is in use");
+        let [first, rest] = [15, 5].map(|bytes| other.child(1).try_reserve(bytes));
+        assert!(first.is_some() && rest.is_some(), "the other protocol is within half of its share");
+        assert!(second.try_reserve(5).is_none(), "the protocol is beyond its share");
+        let late = protocol.charge(1);
+        assert!(protocol.is_exceeded() && !other.is_exceeded());
+        drop(most);
+        assert!(!protocol.is_exceeded() && second.try_reserve(10).is_some());
+        drop(late);
+    }
+
+    #[test]
+    fn shares_of_protocols_are_half_of_the_memory() {
+        let budgets = ClientBudgets::new(1_600);
+        let whole = budgets.sql.try_reserve(800).expect("half of it");
+        assert!(budgets.sql.try_reserve(1).is_none() && budgets.sql.is_exceeded());
+        let ClientBudgets { grpc_requests, grpc_responses, zookeeper, nbd, nbd_requests, .. } = &budgets;
+        let shares = [(grpc_requests, 100), (grpc_responses, 200), (zookeeper, 100), (nbd, 100), (nbd_requests, 100)];
+        let held = shares.map(|(budget, share)| budget.try_reserve(share).expect("its share"));
+        assert!(shares.iter().all(|(budget, _)| budget.try_reserve(1).is_none()));
+        drop((whole, held));
     }
 
     #[test]

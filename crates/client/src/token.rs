@@ -9,8 +9,7 @@ use bytes::Bytes;
 
 use crate::seen::{CohortLsn, SeenStates, Shown};
 
-/// Maximum bytes of an encoded token: about 10,000 ranges with short keys.
-pub const TOKEN_BYTES_MAX: usize = 1 << 20;
+pub use base::limits::grpc::TOKEN_BYTES_MAX;
 /// The format, as the first byte.
 const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;

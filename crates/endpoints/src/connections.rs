@@ -17,8 +17,6 @@ use crate::transport::Transport;
 
 /// First number of connections, which is also the token. Numbers are never reused.
 const FIRST: u64 = 16;
-/// Limit of the input and output that all connections hold together, above which the connection with the most is closed.
-const BUFFERED_BYTES_MAX: usize = 512 << 20;
 /// Time for a connection that is being closed to finish its requests and to receive its output.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
 
@@ -86,13 +84,7 @@ impl<C: Client> Connection<C> {
 
     /// Charges the budget for the input and the output held.
     pub(super) fn settle(&mut self) {
-        let held = self.client.held() + self.output.bytes();
-        let charged = self.buffered.bytes();
-        if held > charged {
-            self.buffered.grow(held - charged);
-        } else if held < charged {
-            self.buffered.shrink_to(held);
-        }
+        self.buffered.set_to(self.client.held() + self.output.bytes());
     }
 }
 
@@ -130,14 +122,14 @@ pub(crate) struct Connections<C> {
     pub(super) ready: VecDeque<ConnectionId>,
     /// Connections with output to write, or to be closed.
     pub(super) dirty: Vec<ConnectionId>,
+    /// Memory for the input and the output of all connections. Input that has arrived is charged in any case; then the
+    /// connection with the most is closed.
     budget: ByteBudget,
-    /// The limit of the budget, which input that has arrived may exceed.
-    pub(super) buffered_bytes_max: usize,
     pub(crate) traffic: Traffic,
 }
 
 impl<C: Client> Connections<C> {
-    pub(super) fn new(registry: Registry, limits: ConnectionLimits) -> Self {
+    pub(super) fn new(registry: Registry, limits: ConnectionLimits, budget: ByteBudget) -> Self {
         Self {
             registry,
             limits,
@@ -146,8 +138,7 @@ impl<C: Client> Connections<C> {
             by_id: BTreeMap::new(),
             ready: VecDeque::new(),
             dirty: Vec::new(),
-            budget: ByteBudget::new(BUFFERED_BYTES_MAX),
-            buffered_bytes_max: BUFFERED_BYTES_MAX,
+            budget,
             traffic: Traffic::default(),
         }
     }
@@ -319,13 +310,14 @@ impl<C: Client> Connections<C> {
     }
 
     /// Bytes of input and output of all connections.
+    #[cfg(test)]
     pub(super) fn buffered_bytes(&self) -> usize {
         self.budget.used()
     }
 
     /// The connection to close because all hold too much, with its bytes.
     pub(super) fn largest_if_above_limit(&self) -> Option<(ConnectionId, usize)> {
-        if self.buffered_bytes() <= self.buffered_bytes_max {
+        if !self.budget.is_exceeded() {
             return None;
         }
         let held = self.by_id.iter().map(|(id, connection)| (*id, connection.buffered.bytes()));

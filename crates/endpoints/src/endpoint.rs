@@ -13,6 +13,7 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
+use base::budget::ByteBudget;
 use base::{Duration, Monotonic, Now};
 use coordination::server::ConnectionId;
 use mio::{Events, Poll, Token};
@@ -81,12 +82,19 @@ pub(crate) fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> 
 }
 
 impl<P: Protocol> Endpoint<P> {
-    /// Listens on a bound socket. `poll` wakes the thread for the node's responses by the token [`COMPLETIONS`].
-    pub(crate) fn listen(poll: Poll, socket: OwnedFd, limits: ConnectionLimits, protocol: P) -> io::Result<Self> {
+    /// Listens on a bound socket. `poll` wakes the thread for the node's responses by the token [`COMPLETIONS`]. `memory` is
+    /// for the input and the output of all connections.
+    pub(crate) fn listen(
+        poll: Poll,
+        socket: OwnedFd,
+        limits: ConnectionLimits,
+        memory: &ByteBudget,
+        protocol: P,
+    ) -> io::Result<Self> {
         rustix::net::listen(&socket, BACKLOG)?;
         let socket = mio::net::TcpListener::from_std(TcpListener::from(socket));
         let listener = Listener::new(socket, P::CLIENT, LISTENER, poll.registry())?;
-        let connections = Connections::new(poll.registry().try_clone()?, limits);
+        let connections = Connections::new(poll.registry().try_clone()?, limits, memory.clone());
         let (throttle, buffer) = (Throttle::default(), vec![0; P::READ_BYTES].into());
         Ok(Self { poll, listener, throttle, connections, protocol, buffer, sweep_at: Monotonic(0) })
     }

@@ -10,7 +10,7 @@
 //! | `transport` | bytes of a socket: the place for TLS |
 //! | `zookeeper`, `nbd` | the protocols |
 //! | `node` | access to the node of this process |
-//! | `clock`, `random`, `process` | what the threads of a process need from the system |
+//! | `clock`, `random`, `process` | the system, for the threads of a process |
 
 pub mod clock;
 mod connections;

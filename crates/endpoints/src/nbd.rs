@@ -22,6 +22,8 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use base::budget::{ByteBudget, Reservation};
+use base::limits::nbd::{ATTACH_TIMEOUT, CONNECTIONS_MAX, OUTPUT_BYTES_MAX};
 use base::{Duration, Monotonic, Now, Timestamp};
 use bytes::{Bytes, BytesMut};
 use catalog::request::DiskDescription;
@@ -41,10 +43,6 @@ use crate::node::{Completions, LocalMachine};
 use crate::protocol::{Protocol, Step};
 use crate::{clock, process};
 
-/// Maximum number of connections.
-const CONNECTIONS_MAX: usize = 256;
-/// Data of the requests in progress of all connections together above which a connection has one request at a time.
-const ALL_REQUEST_BYTES_MAX: u64 = 512 << 20;
 /// Longest deadline of a call; below the gateway's timeout of calls.
 const CALL_DEADLINE: Duration = Duration::from_millis(10_000);
 /// Deadline of a request for the list of disks.
@@ -57,12 +55,16 @@ const LIST_EVERY: Duration = Duration::from_millis(2_000);
 const LIST: u64 = 0;
 
 /// The settings of the endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How gateways execute requests.
     pub gateway: gateway::Settings,
     /// Whether all exports are read-only.
     pub are_read_only: bool,
+    /// Memory for incomplete requests and unread replies.
+    pub memory: ByteBudget,
+    /// Memory for the data of requests in progress. Once its share is used up, each connection has one request at a time.
+    pub request_memory: ByteBudget,
 }
 
 impl Settings {
@@ -93,9 +95,10 @@ fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: Settin
         last_number: LIST,
     };
     let disks = Disks { are_read_only: settings.are_read_only, ..Disks::default() };
-    let nbd = Nbd { node, disks, settings: settings.gateway, lost: BTreeMap::new(), held_bytes: 0, out: Vec::new() };
+    let held = settings.request_memory.charge(0);
+    let nbd = Nbd { node, disks, settings: settings.gateway, lost: BTreeMap::new(), held, out: Vec::new() };
     let limits = ConnectionLimits { all: CONNECTIONS_MAX, per_address: usize::MAX };
-    let endpoint = Endpoint::listen(poll, socket, limits, nbd)?;
+    let endpoint = Endpoint::listen(poll, socket, limits, &settings.memory, nbd)?;
     tracing::info!(%address, "serving disks to NBD clients");
     endpoint.run()
 }
@@ -169,7 +172,7 @@ struct Nbd<M> {
     /// The gateways of lost connections that resolve changes.
     lost: BTreeMap<ConnectionId, Attached>,
     /// Data of the requests in progress of all connections.
-    held_bytes: u64,
+    held: Reservation,
     /// A buffer for replies.
     out: Vec<Bytes>,
 }
@@ -296,9 +299,8 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
     const NAME: &'static str = "NBD";
     const CLIENT: &'static str = "an NBD client";
     const READ_BYTES: usize = 256 << 10;
-    /// Timeout for a client to attach a disk.
-    const GREETING_TIMEOUT: Duration = Duration::from_millis(30_000);
-    const OUTPUT_HIGH_BYTES: usize = 64 << 20;
+    const GREETING_TIMEOUT: Duration = ATTACH_TIMEOUT;
+    const OUTPUT_HIGH_BYTES: usize = OUTPUT_BYTES_MAX;
     const OUTPUT_LOW_BYTES: usize = Self::OUTPUT_HIGH_BYTES;
     const STOPS_READING_WHEN_FULL: bool = true;
     const HALF_CLOSES: bool = true;
@@ -350,7 +352,7 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
                 if let Some(attached) = &mut client.attached {
                     let before = attached.gateway.held_bytes();
                     attached.gateway.submit(now.monotonic, request);
-                    self.held_bytes += attached.gateway.held_bytes().saturating_sub(before);
+                    self.held.grow(bytes(attached.gateway.held_bytes().saturating_sub(before)));
                 }
                 Step::Taken
             }
@@ -415,6 +417,10 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
     }
 }
 
+fn bytes(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
 impl<M: LocalMachine> Nbd<M> {
     /// The gateways of all connections, and of lost ones.
     fn gateways<'a>(&'a self, clients: &'a Connections<Client>) -> impl Iterator<Item = &'a Attached> {
@@ -425,7 +431,7 @@ impl<M: LocalMachine> Nbd<M> {
     fn must_wait(&self, attached: &Attached) -> bool {
         attached.gateway.is_full()
             || self.lost.values().any(|lost| lost.disk == attached.disk)
-            || self.held_bytes > ALL_REQUEST_BYTES_MAX && !attached.gateway.is_idle()
+            || self.held.is_exceeded() && !attached.gateway.is_idle()
     }
 
     fn attach(&self, name: &str) -> Option<Attached> {
@@ -435,9 +441,10 @@ impl<M: LocalMachine> Nbd<M> {
         Some(Attached { disk, created, gateway: Gateway::new(layout, self.settings) })
     }
 
-    /// Reads the connections again whose input could not be taken.
+    /// Reads the connections with input that could not be taken.
     fn resume(&mut self, clients: &mut Connections<Client>) {
-        self.held_bytes = self.gateways(clients).map(|attached| attached.gateway.held_bytes()).sum();
+        let held = self.gateways(clients).map(|attached| attached.gateway.held_bytes()).sum();
+        self.held.set_to(bytes(held));
         let blocked = clients.iter().filter(|(_, connection)| connection.client.is_blocked);
         for id in blocked.map(|(id, _)| id).collect::<Vec<_>>() {
             clients.queue(id);

@@ -20,7 +20,7 @@ pub(crate) enum Step {
     NeedsInput,
     /// No request can be taken now. The protocol resumes the connection ([`Connections::queue`]).
     Blocked,
-    /// A request was taken whose reply may be long: no others are taken in this turn.
+    /// A request with a possibly long reply was taken: no others are taken in this turn.
     EndsTurn,
     /// The rest of the input is unusable: the connection is closed at once.
     Invalid,
@@ -35,7 +35,7 @@ pub(crate) enum OutputChange {
     Drained,
 }
 
-/// A protocol whose clients an endpoint serves, with everything that its connections share.
+/// The protocol of an endpoint, with everything that its connections share.
 ///
 /// In a turn of the loop, the endpoint calls [`Self::begin_turn`], accepts connections, reads ([`Self::take`]), calls
 /// [`Self::end_turn`], writes, and calls [`Self::after_turn`].

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use base::budget::ByteBudget;
+use base::limits::sql::SESSION_BYTES;
 use bytes::Bytes;
 use sdk::{Client, Error, Replication, Table};
 use sql::cells;
@@ -27,10 +28,6 @@ use crate::jobs::Jobs;
 
 /// The database that always exists.
 pub const DEFAULT_DATABASE: &str = "postgres";
-/// Memory for messages and results of all sessions.
-const MEMORY_BYTES: usize = 512 << 20;
-/// The share that is reserved for a session: the shares of all connections are half of the memory.
-const SESSION_BYTES: usize = 1 << 20;
 /// The prefix of the names of databases' tables.
 const TABLE_PREFIX: &str = "sql.";
 /// The row of the greatest identifier that was handed out.
@@ -108,14 +105,13 @@ fn table_name(name: &str) -> Result<String, SqlError> {
 }
 
 impl Databases {
-    /// The databases of the client's cluster.
+    /// The databases of the client's cluster. `memory` is for the messages, results and queries of all sessions.
     #[must_use]
-    pub fn new(client: Client) -> Self {
-        Self { client, memory: ByteBudget::new(MEMORY_BYTES), open: Mutex::default() }
+    pub fn new(client: Client, memory: ByteBudget) -> Self {
+        Self { client, memory, open: Mutex::default() }
     }
 
-    /// The memory of a session for messages and results. It can use half of the memory of all sessions. Once half of
-    /// that memory is in use, it is limited to its share.
+    /// The memory of a session for messages, results and queries.
     pub(crate) fn session_memory(&self) -> ByteBudget {
         self.memory.child(SESSION_BYTES)
     }

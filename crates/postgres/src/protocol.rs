@@ -10,6 +10,7 @@ mod outgoing;
 mod portal;
 mod startup;
 
+use base::limits::sql::CONNECTIONS_MAX;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,6 @@ use tokio::sync::Semaphore;
 use crate::database::Databases;
 use crate::limits::Cancel;
 
-/// Maximum connections: each may hold a transaction and a result in memory.
-const CONNECTIONS_MAX: usize = 250;
 /// Maximum concurrent connections that receive the error that there are too many.
 const REFUSALS_MAX: usize = 50;
 /// Pause after a connection could not be accepted, for example because there are too many open files.

@@ -2,12 +2,15 @@
 //!
 //! These threads have large stacks, because DataFusion's planner is recursive. A panic in it fails one statement.
 
-use std::sync::{Arc, OnceLock};
+use std::fmt::{self, Display};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use base::budget::{ByteBudget, Reservation};
+use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
@@ -31,10 +34,12 @@ const BATCHES_AHEAD: usize = 2;
 const STACK_BYTES: usize = 64 << 20;
 
 /// The limits of a query.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum memory for sorting, grouping and joining, in bytes.
     pub memory: usize,
+    /// The budget that it is charged to.
+    pub budget: ByteBudget,
 }
 
 /// Plans and executes queries.
@@ -257,9 +262,60 @@ fn yielding(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Transfor
     if multiplies { Ok(Transformed::yes(Arc::new(CooperativeExec::new(plan)))) } else { Ok(Transformed::no(plan)) }
 }
 
+/// The memory of one query, within the budget of its session.
+#[derive(Debug)]
+struct QueryMemory {
+    most: usize,
+    held: Mutex<Reservation>,
+}
+
+impl QueryMemory {
+    fn new(limits: Limits) -> Self {
+        Self { most: limits.memory, held: Mutex::new(limits.budget.charge(0)) }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Reservation> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Display for QueryMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the memory of a query")
+    }
+}
+
+impl MemoryPool for QueryMemory {
+    fn name(&self) -> &str {
+        "query"
+    }
+
+    fn grow(&self, _: &MemoryReservation, additional: usize) {
+        self.held().grow(additional);
+    }
+
+    fn shrink(&self, _: &MemoryReservation, shrink: usize) {
+        let mut held = self.held();
+        let rest = held.bytes().saturating_sub(shrink);
+        held.shrink_to(rest);
+    }
+
+    fn try_grow(&self, _: &MemoryReservation, additional: usize) -> datafusion::common::Result<()> {
+        let mut held = self.held();
+        if held.bytes().saturating_add(additional) > self.most || !held.try_grow(additional) {
+            return Err(DataFusionError::ResourcesExhausted(format!("{additional} bytes more for a query")));
+        }
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.held().bytes()
+    }
+}
+
 fn context(limits: Limits) -> Result<Arc<TaskContext>, SqlError> {
     let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(GreedyMemoryPool::new(limits.memory)))
+        .with_memory_pool(Arc::new(QueryMemory::new(limits)))
         .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
         .build_arc()
         .map_err(|error| SqlError::from(Failed(error)))?;

@@ -35,6 +35,7 @@
 use std::path::{Path, PathBuf};
 
 use base::HostPort;
+use base::budget::ClientBudgets;
 use base::limits::{CLIENT_MEMORY_BYTES_DEFAULT, CLIENT_MEMORY_BYTES_MIN};
 use coordination::log_port::{ParsePlaybackError, Playback};
 use node::NodeConfig;
@@ -272,8 +273,9 @@ pub struct Tuning {
     /// for the disk. Default: shares of 128, 64, 128 and 256 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB. Requests above
-    /// the budget are rejected. Default: 512 MiB.
+    /// Bytes of memory for clients of all protocols (requests, responses, results and queries): 128 MiB to 64 GiB.
+    /// Half is open to all, and the other half divided into shares; requests beyond both are rejected.
+    /// Default: 1 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_memory_bytes: Option<u64>,
     /// Maximum read rate of compactions in bytes per second, as long as writes need not wait for them: 1 MiB to 64 GiB.
@@ -290,8 +292,7 @@ pub struct Tuning {
     pub replace_after_seconds: Option<u64>,
 }
 
-/// Lower bound of the shortest session timeout, in milliseconds: a server renews its sessions ten times per timeout.
-pub const SESSION_TIMEOUT_MIN_MS: u64 = 400;
+pub use base::limits::zookeeper::SESSION_TIMEOUT_MIN_MS;
 /// ZooKeeper's session timeout limits with the tick of its sample configuration.
 const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
 /// Bounds of `nbd.patience`.
@@ -472,9 +473,9 @@ impl Nbd {
 }
 
 impl Tuning {
-    /// Bytes of memory for clients' requests and responses.
-    pub fn client_memory(&self) -> usize {
-        self.client_memory_bytes.map_or(CLIENT_MEMORY_BYTES_DEFAULT, |bytes| bytes as usize)
+    /// The memory for clients.
+    pub fn client_budgets(&self) -> ClientBudgets {
+        ClientBudgets::new(self.client_memory_bytes.map_or(CLIENT_MEMORY_BYTES_DEFAULT, |bytes| bytes as usize))
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -717,7 +718,7 @@ mod tests {
         assert!(read(&format!("{GOOD}[tuning]\nheartbeat_ms = 500\n")).unwrap_err().contains("5 to 100"));
         let tuned = |line: &str| read(&format!("{GOOD}[tuning]\n{line}\n"));
         assert!(tuned("commit_period_ms = 0").unwrap_err().contains("1 to 15000"));
-        assert!(tuned("client_memory_bytes = 1048576").unwrap_err().contains("67108864"));
+        assert!(tuned("client_memory_bytes = 1048576").unwrap_err().contains("134217728"));
         assert!(tuned("commit_period_ms = 15000\npiggyback_commits = false").is_ok());
         assert!(refusal("node = 1", "node = 1\ncluster = \"xyz\"").contains("32 hexadecimal"));
         let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);

@@ -67,7 +67,7 @@ pub(crate) fn wait(config: &Config, formation: Formation) -> Result<Waited, Star
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (places, memory) = (descriptors::for_endpoints().grpc, config.tuning.client_memory());
+        let (places, memory) = (descriptors::for_endpoints().grpc, config.tuning.client_budgets());
         let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut seen = is_formed.clone();
         let end = async move {

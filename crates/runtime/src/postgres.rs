@@ -5,6 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use base::budget::ByteBudget;
 use postgres::Databases;
 
 use super::config::Config;
@@ -16,7 +17,12 @@ pub(crate) fn endpoints(config: &Config) -> Vec<String> {
     std::iter::once(config.own_addresses().1).chain(others).map(ToString::to_string).collect()
 }
 
-pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>, gateway: MachineGateway) -> io::Result<()> {
+pub(crate) fn start(
+    listener: TcpListener,
+    endpoints: Vec<String>,
+    gateway: MachineGateway,
+    memory: ByteBudget,
+) -> io::Result<()> {
     let node = Arc::new(server::LocalNode::new(gateway));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("postgres").enable_all().build()?;
@@ -26,7 +32,7 @@ pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>, gateway: Mach
             if let Ok(address) = listener.local_addr() {
                 tracing::info!(%address, "serving PostgreSQL clients");
             }
-            postgres::serve(listener, Databases::new(client)).await
+            postgres::serve(listener, Databases::new(client, memory)).await
         });
         if let Err(error) = ended {
             super::die(&format!("PostgreSQL endpoint: {error}"));

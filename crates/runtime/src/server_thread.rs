@@ -1,6 +1,7 @@
 //! The thread of the protocol servers: a single-threaded tokio runtime for all of them. It accesses the machine only
 //! through the gateway.
 
+use base::budget::ClientBudgets;
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
@@ -29,8 +30,8 @@ pub(crate) struct Listeners {
     pub(crate) grpc: TcpListener,
     /// The console's, if enabled.
     pub(crate) http: Option<TcpListener>,
-    /// Bytes of memory for the requests and responses of gRPC clients.
-    pub(crate) client_memory: usize,
+    /// The memory for clients.
+    pub(crate) memory: ClientBudgets,
 }
 
 impl Server {
@@ -92,7 +93,7 @@ async fn serve(
         let listener = tokio::net::TcpListener::from_std(listeners.grpc)?;
         let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
         let founded = Arc::new(founded);
-        let (memory, end) = (listeners.client_memory, shutdown(closing.clone()));
+        let (memory, end) = (listeners.memory, shutdown(closing.clone()));
         Ok(server::serve(listener, places.grpc, memory, gateway, founded, observer, end).await?)
     };
     tokio::try_join!(http, grpc).map(|_| ())

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::budget::ClientBudgets;
 use base::{HostPort, Member, NodeId};
 use endpoints::{listener, nbd, zookeeper};
 use mio::{Poll, Waker};
@@ -200,24 +201,24 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let machine = Machine::new((node, clock), first, poll, peers, disk, Arc::clone(&inbox), to_server);
     let mut observer = server::Observer::new(registry, config.listen.http.as_ref()).map_err(io::Error::other)?;
     let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
-    let client_memory = config.tuning.client_memory();
-    let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
+    let memory = config.tuning.client_budgets();
+    let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, memory: memory.clone() };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(config, &identity);
     if let Some((socket, address)) = zookeeper_socket {
         let gateway = gateway.clone();
         let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
         let nodes = u32::try_from(identity.members.len()).unwrap_or(u32::MAX);
-        let settings = zookeeper_settings(&config.zookeeper, Some((config.node, nodes)), address);
+        let settings = zookeeper_settings(&config.zookeeper, Some((config.node, nodes)), address, &memory);
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     if let Some((socket, address)) = nbd_socket {
-        nbd::start(socket, address, nbd_settings(config)?, gateway.clone())?;
+        nbd::start(socket, address, nbd_settings(config, &memory)?, gateway.clone())?;
     }
     #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
-        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime())?;
+        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime(), memory.sql.clone())?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;
@@ -310,6 +311,7 @@ pub(crate) fn zookeeper_settings(
     config: &ZooKeeper,
     node: Option<(u32, u32)>,
     address: SocketAddr,
+    memory: &ClientBudgets,
 ) -> zookeeper::Settings {
     use server::zookeeper::Endpoint;
     zookeeper::Settings {
@@ -323,18 +325,20 @@ pub(crate) fn zookeeper_settings(
         playback: config.playback().unwrap_or_default(),
         commands: config.commands.clone(),
         connections_max: descriptors::for_endpoints().zookeeper,
+        memory: memory.zookeeper.clone(),
         connections_per_address: config.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
         endpoint: Arc::new(if node.is_some() { Endpoint::default() } else { Endpoint::observer() }),
     }
 }
 
-fn nbd_settings(config: &Config) -> Result<nbd::Settings, ConfigError> {
+fn nbd_settings(config: &Config, memory: &ClientBudgets) -> Result<nbd::Settings, ConfigError> {
     let reads = match config.nbd.reads.unwrap_or_default() {
         DiskReads::Any => Consistency::Anywhere,
         DiskReads::Primary => Consistency::Strong,
     };
     let gateway = gateway::Settings { reads, patience: config.nbd.patience()?, ..gateway::Settings::default() };
-    Ok(nbd::Settings { gateway, are_read_only: config.nbd.read_only.unwrap_or_default() })
+    let (memory, request_memory) = (memory.nbd.clone(), memory.nbd_requests.clone());
+    Ok(nbd::Settings { gateway, are_read_only: config.nbd.read_only.unwrap_or_default(), memory, request_memory })
 }
 
 fn open_store(

@@ -14,7 +14,7 @@ use endpoints::zookeeper::{self, RemoteTransport};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::config::{Config, ZooKeeper};
+use super::config::{Config, Tuning, ZooKeeper};
 use super::start::zookeeper_settings;
 use super::start_error::StartError;
 use super::{descriptors, say};
@@ -69,7 +69,7 @@ fn serve(nodes: &[String], listen: SocketAddr, insecure_plaintext: bool, config:
     let failed = |error| StartError::Listen { what: "ZooKeeper clients", address: listen.into(), error };
     let socket = listener::bind(listen).map_err(failed)?;
     let address = listener::address(&socket).map_err(failed)?;
-    let settings = zookeeper_settings(config, None, address);
+    let settings = zookeeper_settings(config, None, address, &Tuning::default().client_budgets());
     tracing::info!(%address, nodes = nodes.join(","), "reading the coordination log");
     let connect = |completions| RemoteTransport::start(client, completions);
     zookeeper::start(socket, settings, connect, move || ready(address)).map_err(StartError::Io)?;

@@ -10,6 +10,7 @@ use api::servers::columns_server::ColumnsServer;
 use api::servers::disks_server::DisksServer;
 use api::servers::formation_server::FormationServer;
 use api::servers::log_server::LogServer;
+use base::budget::ClientBudgets;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -38,22 +39,22 @@ pub enum ServeError {
 }
 
 /// Serves gRPC on `listener` until `shutdown`, and samples the node's activity for `observer`. At most
-/// `connections_max` connections are open (and at most a built-in limit), and their requests and responses take at most
-/// `client_memory_bytes`. On shutdown, calls in progress get a short grace period.
+/// `connections_max` connections are open (and at most a built-in limit), and their requests and responses are within
+/// `budgets`. On shutdown, calls in progress get a short grace period.
 ///
 /// # Errors
 /// When the server cannot start, or fails.
 pub async fn serve<G: Gateway>(
     listener: TcpListener,
     connections_max: usize,
-    client_memory_bytes: usize,
+    budgets: ClientBudgets,
     gateway: Arc<G>,
     founding: Arc<dyn Founding>,
     observer: Arc<Observer>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let (close, closing) = watch::channel(false);
-    let memory = Arc::new(ClientMemory::new(client_memory_bytes));
+    let memory = Arc::new(ClientMemory::new(budgets));
     let streams = Arc::new(Streams::new(Arc::clone(&observer), closing.clone()));
     let routes = routes(&gateway, founding, &observer, streams).await?;
     let connections = Connections::new(listener, connections_max, Arc::clone(&memory));
@@ -86,12 +87,12 @@ pub async fn service<G: Gateway>(
     gateway: Arc<G>,
     founding: Arc<dyn Founding>,
     observer: &Arc<Observer>,
-    client_memory_bytes: usize,
+    budgets: ClientBudgets,
 ) -> Result<impl Service<Request<Body>, Response = Response<Body>, Error = Infallible> + use<G>, ServeError> {
     let (_, closing) = watch::channel(false);
     let streams = Arc::new(Streams::new(Arc::clone(observer), closing));
     let routes = routes(&gateway, founding, observer, streams).await?;
-    let memory = Arc::new(ClientMemory::new(client_memory_bytes));
+    let memory = Arc::new(ClientMemory::new(budgets));
     let connection = memory.connection();
     let counted = Counting(Arc::clone(&observer.calls)).layer(controlled(memory, routes));
     Ok(MapRequest::new(counted, move |mut request: Request<Body>| {

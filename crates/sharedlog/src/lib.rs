@@ -38,7 +38,7 @@
 //!    only.
 //! 3. `client/append.rs` writes the entry to the units of the position's chain in order, head first. Each write is one
 //!    `Message::ToUnit`.
-//! 4. `node/src/logs/units.rs`: the unit's node proposes the command to the unit's cohort, whose only member is this
+//! 4. `node/src/logs/units.rs`: the unit's node proposes the command to the unit's cohort. Its only member is this
 //!    node: it becomes a record of the node's write-ahead log and is forced together with other records. Once applied
 //!    (`sharedlog/src/log_unit.rs`), the unit replies `Written`, or `Occupied` if the position already holds another
 //!    entry.
@@ -49,8 +49,8 @@
 //! *Failures.* A sealed unit refuses requests of its epoch: the controller (`sharedlog/src/controller.rs`, active at
 //! the catalog's leader) sealed it to replace the projection. The client machine then resolves its position in the new
 //! projection: if the position holds the entry, the append succeeded; otherwise the position is filled with junk and
-//! another one is taken. A position whose writer died is filled by readers or by the sequencer's node (`hole_fill.rs`).
-//! An append whose outcome cannot be resolved by its deadline, or whose position was trimmed, is reported as unknown;
+//! another one is taken. The position of a dead writer is filled by readers or by the sequencer's node (`hole_fill.rs`).
+//! An append is reported as unknown if its outcome cannot be resolved by its deadline, or its position was trimmed;
 //! after a retry it may be in the log twice, and players and subscriptions deliver the first entry of each stamp.
 
 pub mod client;

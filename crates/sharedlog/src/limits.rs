@@ -18,10 +18,8 @@ pub const EXTENTS_MAX: usize = 64;
 pub const UNIT_STRIPES_MAX: usize = 2 * EXTENTS_MAX;
 /// Maximum damaged positions that a unit remembers. Further damage is found when the position is read.
 pub const DAMAGED_MAX: usize = 1_024;
-/// Maximum bytes in one batch: an append travels as one message and becomes one entry.
-pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Maximum records in one batch.
-pub const RECORDS_MAX: usize = 65_536;
+pub use base::limits::logs::BATCH_BYTES_MAX;
+pub use base::limits::logs::RECORDS_MAX;
 /// Positions of a log are below this.
 pub const POSITION_MAX: u64 = base::limits::LOG_POSITION_MAX;
 /// Maximum positions in one grant of a sequencer. Positions that the client does not write must be filled.

@@ -15,8 +15,7 @@ use crate::schema::{Schema, Table, undefined_column};
 use crate::types::SqlType;
 use crate::value::Value;
 
-/// Maximum parameters of a statement: the protocol counts them with 16 bits.
-pub const PARAMETERS_MAX: usize = 65_535;
+pub use base::limits::sql::PARAMETERS_MAX;
 
 /// Maximum nesting of bound expressions.
 const DEPTH_MAX: usize = 150;

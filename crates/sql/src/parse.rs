@@ -26,8 +26,7 @@ pub use types::sql_type;
 use crate::error::{SqlError, sqlstate};
 use crate::statement::Statement;
 
-/// Maximum nesting of parentheses, subqueries and other syntax.
-pub(crate) const NESTING_MAX: usize = 100;
+pub(crate) use base::limits::sql::NESTING_MAX;
 
 /// A statement of a text.
 #[derive(Clone, Debug, PartialEq)]

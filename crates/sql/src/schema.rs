@@ -26,18 +26,12 @@ use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
 use crate::keys::{Direction, IndexLayout, KeyColumn, KeyReader, RowLayout};
 use crate::types::SqlType;
 
-/// Maximum columns of a table: with the marker, a row must fit into one write of the store.
-pub const COLUMNS_MAX: usize = 1_000;
-/// Maximum columns of a primary key or an index, as in PostgreSQL.
-pub const KEY_COLUMNS_MAX: usize = 32;
-/// Maximum indexes of a table: each write maintains all of them.
-pub const INDEXES_MAX: usize = 64;
-/// Maximum levels of interleaved tables.
-pub const LEVELS_MAX: usize = 7;
-/// Maximum tables, views and sequences of a database: each version of the schema lists them.
-pub const RELATIONS_MAX: usize = 10_000;
-/// Maximum bytes of a name, as in PostgreSQL. Longer ones are truncated.
-pub const NAME_BYTES_MAX: usize = 63;
+pub use base::limits::sql::COLUMNS_MAX;
+pub use base::limits::sql::INDEXES_MAX;
+pub use base::limits::sql::KEY_COLUMNS_MAX;
+pub use base::limits::sql::LEVELS_MAX;
+pub use base::limits::sql::NAME_BYTES_MAX;
+pub use base::limits::sql::RELATIONS_MAX;
 
 /// A version of a database's schema.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,12 +2,9 @@
 
 use std::fmt;
 
-/// Maximum length of `varchar(n)` and `char(n)`, as in PostgreSQL.
-pub const LENGTH_MAX: u32 = 10_485_760;
-/// Maximum declared length of `char(n)`: each value has this length, however short its text is.
-pub(crate) const CHAR_LENGTH_MAX: u32 = 10_000;
-/// Maximum precision of `numeric(p, s)`, as in PostgreSQL.
-pub const PRECISION_MAX: u16 = 1_000;
+pub(crate) use base::limits::sql::CHAR_LENGTH_MAX;
+pub use base::limits::sql::LENGTH_MAX;
+pub use base::limits::sql::PRECISION_MAX;
 
 /// The type of a column, a parameter or a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -48,10 +48,8 @@ use crate::stripe::request::{
 use cut::Change;
 use lane::{Lane, ProposalNumber, Session, Waiting};
 
-/// Requests in progress at which a gateway is full.
-pub const REQUESTS_MAX: usize = 256;
-/// Bytes of requests in progress, written or to be read, at which a gateway is full: two of the largest requests.
-pub const BYTES_MAX: u64 = 64 << 20;
+pub use base::limits::nbd::BYTES_MAX;
+pub use base::limits::nbd::REQUESTS_MAX;
 /// Maximum proposals in progress in one stripe. Further changes wait, and are combined.
 const PROPOSALS_MAX: usize = 8;
 /// Maximum calls of reads in progress.

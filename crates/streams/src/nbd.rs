@@ -32,14 +32,12 @@ pub use transmission::{Command, Request};
 use handshake::Handshake;
 use transmission::Transmission;
 
-/// Maximum bytes of the data of a read or a write: the size that all clients assume.
-pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+pub use base::limits::nbd::PAYLOAD_BYTES_MAX;
 /// Maximum bytes that the driver must buffer for a step: a write with its header.
 pub const INPUT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX as usize + transmission::REQUEST_BYTES;
 /// The size of blocks in bytes at which requests are cheapest.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
-/// Maximum bytes of a name or another string, from the protocol.
-pub const STRING_BYTES_MAX: usize = 4096;
+pub use base::limits::nbd::STRING_BYTES_MAX;
 
 /// A disk that clients can attach.
 #[derive(Clone, Debug, PartialEq, Eq)]

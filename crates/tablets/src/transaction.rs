@@ -79,7 +79,7 @@ pub struct RowChange {
     pub columns: Vec<(Bytes, Option<Bytes>)>,
 }
 
-/// A transaction to be committed: what it has read, and what it changes.
+/// A transaction to be committed: its reads and its changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionRequest {
     /// Identifies the transaction: a number in a session of the range that holds `key` in `table`. That range decides

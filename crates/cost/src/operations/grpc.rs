@@ -1,6 +1,7 @@
 //! Calls of the gRPC server: from an HTTP request, without HTTP/2, to the response. And the gateway of that server, and
 //! of clients in the process, to the cluster.
 
+use base::budget::ClientBudgets;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -21,8 +22,6 @@ use tower::{Service, ServiceExt};
 use super::columns::{COLUMN, TABLE, Table};
 use super::{Run, value};
 
-/// Memory for clients, as in the binary by default.
-const CLIENT_MEMORY_BYTES: usize = 256 << 20;
 const VALUE_BYTES: usize = 4 << 10;
 
 /// A node of a cluster on this thread: a request is answered before the future is polled again.
@@ -73,7 +72,8 @@ fn client() -> Client<impl Service<http::Request<Body>, Response = http::Respons
     let founded = Founded::new(own, Genesis { cluster: ClusterId(1), members: vec![member] });
     let observer = Arc::new(Observer::new(prometheus::Registry::new(), None).expect("unique names of metrics"));
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime without IO");
-    let service = server::service(gateway, Arc::new(founded), &observer, CLIENT_MEMORY_BYTES);
+    let budgets = ClientBudgets::new(base::limits::CLIENT_MEMORY_BYTES_DEFAULT);
+    let service = server::service(gateway, Arc::new(founded), &observer, budgets);
     let service = runtime.block_on(service).expect("valid descriptors");
     Client { runtime, service, table }
 }

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use super::*;
 use crate::connections::{self, Connection};
 use crate::listener::{address, bind};
+use base::budget::ByteBudget;
 
 /// Echoes lines. A line "stop" blocks the connection, and "garbage" is not a line.
 #[derive(Default)]
@@ -82,10 +83,15 @@ impl Protocol for Echo {
 }
 
 fn endpoint(all: usize) -> (Endpoint<Echo>, SocketAddr) {
+    endpoint_within(all, 64 << 20)
+}
+
+fn endpoint_within(all: usize, memory: usize) -> (Endpoint<Echo>, SocketAddr) {
     let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = address(&socket).unwrap();
     let limits = ConnectionLimits { all, per_address: usize::MAX };
-    (Endpoint::listen(Poll::new().unwrap(), socket, limits, Echo::default()).unwrap(), address)
+    let memory = ByteBudget::new(memory);
+    (Endpoint::listen(Poll::new().unwrap(), socket, limits, &memory, Echo::default()).unwrap(), address)
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -162,8 +168,7 @@ fn slow_consumer_is_not_read() {
 
 #[test]
 fn largest_connection_is_evicted() {
-    let (mut endpoint, address) = endpoint(8);
-    endpoint.connections.buffered_bytes_max = 1 << 20;
+    let (mut endpoint, address) = endpoint_within(8, 1 << 20);
     let [mut small, mut large] = [(); 2].map(|()| connect(address));
     small.write_all(b"stop\n").unwrap();
     let writing = std::thread::spawn(move || {

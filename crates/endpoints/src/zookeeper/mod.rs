@@ -17,11 +17,13 @@ mod remote;
 mod report;
 mod transport;
 
+use base::limits::zookeeper::GREETING_TIMEOUT;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use base::budget::ByteBudget;
 use base::{Duration, Monotonic, Now};
 use bytes::{Bytes, BytesMut};
 use coordination::jute::Frames;
@@ -43,8 +45,6 @@ use crate::{clock, process, random};
 pub use remote::RemoteTransport;
 pub use transport::{LogTransport, NodeTransport};
 
-/// Timeout for a client to send its first complete frame.
-const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// Batches in flight. Each may leave a hole in the log if the server crashes.
 const BATCHES_IN_FLIGHT: usize = 3;
 /// Read-only mode begins when an append takes longer than this, which exceeds the time of a log reconfiguration.
@@ -75,6 +75,8 @@ pub struct Settings {
     pub commands: Option<Vec<String>>,
     pub connections_max: usize,
     pub connections_per_address: usize,
+    /// Memory for incomplete requests and unread replies.
+    pub memory: ByteBudget,
     /// Publishes the metrics and status, and provides the server's role.
     pub endpoint: Arc<server::zookeeper::Endpoint>,
 }
@@ -129,7 +131,7 @@ fn serve<T: LogTransport + 'static>(
     let state = log.open(&mut poll)?;
     let server = Server::new(settings.server(random.nonce()?), state, clock::now());
     let limits = ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
-    let address = settings.address;
+    let (address, memory) = (settings.address, settings.memory.clone());
     let zookeeper = ZooKeeper {
         started: clock::monotonic(),
         settings,
@@ -142,7 +144,7 @@ fn serve<T: LogTransport + 'static>(
         events: Vec::new(),
         is_left_behind: false,
     };
-    let endpoint = Endpoint::listen(poll, socket, limits, zookeeper)?;
+    let endpoint = Endpoint::listen(poll, socket, limits, &memory, zookeeper)?;
     tracing::info!(%address, "serving ZooKeeper clients");
     listening();
     endpoint.run()

@@ -11,8 +11,7 @@ use super::outgoing::format_of;
 use crate::session::RowStream;
 use crate::statement::Prepared;
 
-/// Maximum portals of a connection: each may have a result in memory.
-pub(super) const PORTALS_MAX: usize = 100;
+pub(super) use base::limits::sql::PORTALS_MAX;
 
 #[derive(Debug)]
 pub(super) struct Portal {

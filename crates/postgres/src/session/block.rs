@@ -1,5 +1,6 @@
 //! Transaction blocks: from BEGIN to COMMIT, or the statements of one message.
 
+use base::limits::sql::SAVEPOINTS_MAX;
 use sql::statement::{Modes, Statement};
 use sql::{SqlError, Value};
 
@@ -8,9 +9,6 @@ use crate::failure::{Failure, of_client};
 use crate::settings::Settings;
 use crate::statement::Prepared;
 use crate::transaction::{Saved, Source, Tx};
-
-/// Maximum savepoints of a transaction: each has a copy of its writes.
-const SAVEPOINTS_MAX: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Block {

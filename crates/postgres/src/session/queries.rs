@@ -1,8 +1,11 @@
 //! Planned statements: the choice of the plan, reads of rows in a transaction, and results as streams.
 
+use base::limits::sql::CHANGED_ROWS_MAX;
+use base::limits::sql::QUERY_BYTES;
 use std::io;
 use std::sync::{Arc, LazyLock};
 
+use base::budget::ByteBudget;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use query::{Engine, Execution, Limits, Planner, Query, QueryError, Source, SourceError};
@@ -18,13 +21,9 @@ use crate::settings::SERVER_VERSION;
 use crate::statement::{Planned, Prepared, text_column};
 use crate::transaction::{Reader, Tx};
 
-/// Maximum memory of a query for sorting, grouping and joining, in bytes.
-const QUERY_BYTES: usize = 256 << 20;
 /// Minimum threads of queries. A join with a condition that few rows satisfy occupies a thread until its end, even if it is
 /// cancelled; others must be left.
 const THREADS_MIN: usize = 8;
-/// Maximum rows that the query of a planned change finds.
-const CHANGED_ROWS_MAX: usize = 500_000;
 
 /// The threads of queries, separate from those of sessions.
 static ENGINE: LazyLock<io::Result<Engine>> =
@@ -139,12 +138,12 @@ impl Session {
         let (plan, read) = match planned {
             Planned::Direct(plan) => (Arc::clone(plan), None),
             Planned::Query(query) => {
-                let execution = execute(tx, query, parameters).await?;
+                let execution = execute(tx, query, parameters, &self.memory).await?;
                 let stream = RowStream { execution, interrupt: tx.interrupt.clone(), count: 0 };
                 return Ok(Response::Stream { columns: query.columns.clone(), stream });
             }
             Planned::Change { source, .. } => {
-                let mut execution = execute(tx, source, parameters).await?;
+                let mut execution = execute(tx, source, parameters, &self.memory).await?;
                 let mut rows = Vec::new();
                 let mut held = Vec::new();
                 while let Some(page) = tx.interrupt.run(execution.next()).await?.map_err(failure)? {
@@ -190,7 +189,7 @@ impl Session {
         let mut lines = Vec::new();
         match &planned {
             Planned::Query(query) if analyze => {
-                let mut execution = execute(tx, query, parameters).await?;
+                let mut execution = execute(tx, query, parameters, &self.memory).await?;
                 let mut count = 0;
                 while let Some(page) = tx.interrupt.run(execution.next()).await?.map_err(failure)? {
                     count += page.len();
@@ -231,13 +230,13 @@ pub(super) fn explain_columns() -> Vec<OutputColumn> {
     vec![text_column("QUERY PLAN")]
 }
 
-async fn execute(tx: &mut Tx, query: &Query, parameters: &[Value]) -> Result<Execution, Failure> {
+async fn execute(tx: &mut Tx, query: &Query, parameters: &[Value], memory: &ByteBudget) -> Result<Execution, Failure> {
     if tx.is_single_read() {
         return Err(Failure::NeedsSnapshot);
     }
     tx.verify_now().await?;
     let source: Arc<dyn Source> = Arc::new(tx.reader());
-    let limits = Limits { memory: QUERY_BYTES };
+    let limits = Limits { memory: QUERY_BYTES, budget: memory.clone() };
     engine()?.execute(query, parameters, tx.now, &source, limits).map_err(failure)
 }
 

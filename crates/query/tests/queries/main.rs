@@ -4,6 +4,7 @@ mod functions;
 mod parameters;
 mod subqueries;
 
+use base::budget::ByteBudget;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -149,7 +150,7 @@ impl Database {
             QueryError::Sql(error) => error,
             QueryError::Source(error) => panic!("{error}"),
         };
-        let limits = Limits { memory: 1 << 20 };
+        let limits = Limits { memory: 1 << 20, budget: ByteBudget::new(1 << 30) };
         let mut execution = engine.execute(&query, parameters, NOW, &source, limits).map_err(sql_error)?;
         let mut rows = Vec::new();
         while let Some(page) = execution.next().await.map_err(sql_error)? {
@@ -454,7 +455,13 @@ async fn queries_of_clients_are_planned() {
             let engine = Engine::start(1).unwrap();
             let source: Arc<dyn Source> = database.store.clone();
             let executed = async {
-                let mut execution = engine.execute(&query, &parameters, NOW, &source, Limits { memory: 64 << 20 })?;
+                let mut execution = engine.execute(
+                    &query,
+                    &parameters,
+                    NOW,
+                    &source,
+                    Limits { memory: 64 << 20, budget: ByteBudget::new(1 << 30) },
+                )?;
                 while execution.next().await?.is_some() {}
                 Ok::<_, QueryError>(())
             };

@@ -1,8 +1,7 @@
 //! Flow control: memory for clients stays below a limit, and a slow consumer does not block other clients.
 //!
-//! The node has two budgets, each with a child for each connection: *requests* are counted from their first byte until
-//! they are answered, *responses* from their creation until they are written to the socket. So a node with a full
-//! response budget still accepts requests. A request or response that does not fit is rejected (`RESOURCE_EXHAUSTED`),
+//! There are two budgets ([`ClientBudgets`]), each with a child for each connection: *requests* are counted from their
+//! first byte until they are answered, *responses* from their creation until they are written to the socket. A request or response that does not fit is rejected (`RESOURCE_EXHAUSTED`),
 //! but a read of a log waits ([`log_reads`]). While a budget is nearly full, responses that make no progress are reset
 //! ([`call`]).
 
@@ -12,12 +11,14 @@ pub(crate) mod replies;
 #[cfg(test)]
 mod tests;
 
+use base::limits::grpc::SESSIONS_AT_ONCE;
+use base::limits::grpc::SESSIONS_PER_S;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use base::budget::{ByteBudget, Reservation};
+use base::budget::{ByteBudget, ClientBudgets, Reservation};
 use state_machine::Failure;
 use tokio::time::sleep;
 use tonic::body::Body;
@@ -47,11 +48,6 @@ pub(crate) const STREAMED_BYTES: usize = 2 << 10;
 const CHUNK_BYTES: usize = 32 << 10;
 /// A response without progress for this long is reset while memory is short.
 const RESPONSE_IDLE_MAX: Duration = Duration::from_secs(1);
-/// Sessions that a connection may open at once: one for each of many ranges.
-const SESSIONS_AT_ONCE: f64 = 1_000.0;
-/// Sessions that it may open per second afterwards. Unused sessions expire after ten minutes, so that one connection has
-/// at most 7,000 of the 100,000 sessions of a range.
-const SESSIONS_PER_S: f64 = 10.0;
 /// How often idle responses are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -62,7 +58,8 @@ pub(crate) struct ClientMemory {
     responses: ByteBudget,
     log_reads: InTurn,
     tail_reads: ByteBudget,
-    share: usize,
+    /// Shares of a connection in both.
+    shares: [usize; 2],
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
@@ -120,18 +117,18 @@ pub struct Held {
 }
 
 impl ClientMemory {
-    /// Half of `bytes` for requests, half for responses.
-    pub(crate) fn new(bytes: usize) -> Self {
-        let [requests, responses] = [bytes / 2; 2].map(ByteBudget::new);
+    pub(crate) fn new(budgets: ClientBudgets) -> Self {
+        let (requests, responses) = (budgets.grpc_requests, budgets.grpc_responses);
         let log_reads = InTurn(ByteBudget::new(LOG_READS_BYTES_MAX), Arc::default());
         let tail_reads = ByteBudget::new(TAIL_READS_BYTES_MAX);
-        let share = (bytes / 2 / CONNECTION_SHARES).max(SHARE_BYTES_MIN);
-        Self { requests, responses, log_reads, tail_reads, share, connections: Mutex::default() }
+        let shares = [&requests, &responses].map(|budget| (budget.limit() / CONNECTION_SHARES).max(SHARE_BYTES_MIN));
+        Self { requests, responses, log_reads, tail_reads, shares, connections: Mutex::default() }
     }
 
     /// Registers a new connection.
     pub(crate) fn connection(&self) -> Arc<Connection> {
-        let [requests, responses] = [&self.requests, &self.responses].map(|budget| budget.child(self.share));
+        let [of_requests, of_responses] = self.shares;
+        let (requests, responses) = (self.requests.child(of_requests), self.responses.child(of_responses));
         let read_responses = InTurn(responses.clone(), Arc::default());
         let (log_reads, tail_reads) = (self.log_reads.clone(), self.tail_reads.clone());
         let calls = Mutex::default();

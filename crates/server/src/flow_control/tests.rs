@@ -65,9 +65,15 @@ impl Wake for Woken {
     }
 }
 
+/// Half of the bytes for requests, half for responses.
+fn halves(bytes: usize) -> ClientMemory {
+    let [grpc_requests, grpc_responses] = [bytes / 2; 2].map(ByteBudget::new);
+    ClientMemory::new(ClientBudgets { grpc_requests, grpc_responses, ..ClientBudgets::new(bytes) })
+}
+
 #[test]
 fn response_chunking_and_accounting() {
-    let memory = ClientMemory::new(64 * MIB);
+    let memory = halves(64 * MIB);
     let connection = memory.connection();
     for bytes in [1, CHUNK_BYTES, CHUNK_BYTES + 1, 10 * CHUNK_BYTES + 7] {
         let messages = [message(bytes, 1), message(100, 2), message(bytes, 3)];
@@ -92,7 +98,7 @@ fn response_chunking_and_accounting() {
 
 #[test]
 fn transport_buffers_two_chunks() {
-    let memory = ClientMemory::new(64 * MIB);
+    let memory = halves(64 * MIB);
     let (_call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let first = chunk(&mut body).expect("a first chunk");
     let second = chunk(&mut body).expect("a second chunk");
@@ -113,7 +119,7 @@ fn transport_buffers_two_chunks() {
 
 #[test]
 fn resets_idle_response() {
-    let memory = ClientMemory::new(64 * MIB);
+    let memory = halves(64 * MIB);
     let (call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let long_ago = || Instant::now().checked_sub(RESPONSE_IDLE_MAX).expect("the machine runs for longer");
     *lock(&call.progress_at) = long_ago();
@@ -133,7 +139,7 @@ fn resets_idle_response() {
 
 #[test]
 fn counts_request_bytes_on_arrival() {
-    let memory = ClientMemory::new(2 * MIB);
+    let memory = halves(2 * MIB);
     let connection = memory.connection();
     let calls = [(); 2].map(|()| Call::begin(&connection).expect("there is room"));
     let [mut first, mut second] = calls.clone().map(|call| {
@@ -164,7 +170,7 @@ fn row(bytes: usize) -> Outcome {
 
 #[test]
 fn answers_without_memory_are_refused() {
-    let memory = ClientMemory::new(2 * MIB);
+    let memory = halves(2 * MIB);
     let replies = Replies::new(&memory.connection());
     let take = || replies.take(&Context::from_waker(Waker::noop()));
     replies.give(1, row(MIB - 1_024));
@@ -196,7 +202,7 @@ const LARGER: Outcome = Ok(Response::Log(LogResponse::Larger));
 
 #[test]
 fn log_read_grows_request_on_demand() {
-    let memory = ClientMemory::new(64 * MIB);
+    let memory = halves(64 * MIB);
     let connection = memory.connection();
     let asked = |read: &LogRead| match read.try_ask(&connection).expect("there is room").0 {
         Request::Log(LogRequest::Read { count, bytes, .. }) => (count, bytes),
@@ -231,7 +237,7 @@ impl crate::Gateway for Slow {
 
 #[tokio::test]
 async fn reads_wait_for_memory_in_order() {
-    let memory = Arc::new(ClientMemory::new(256 * MIB));
+    let memory = Arc::new(halves(256 * MIB));
     let (connection, node) = (memory.connection(), Arc::new(Slow::default()));
     let deadline = Instant::now() + Duration::from_secs(10);
     let read = || {
@@ -257,7 +263,7 @@ async fn reads_wait_for_memory_in_order() {
 
 #[test]
 fn sessions_of_one_connection_are_limited() {
-    let connection = ClientMemory::new(64 * MIB).connection();
+    let connection = halves(64 * MIB).connection();
     let open = Request::table("t", tablets::request::TableRequest::OpenSession { key: "k".into() });
     let now = Instant::now();
     let opened = |now| (0..2_000).take_while(|_| connection.admit(&open, now).is_ok()).count();

@@ -1,5 +1,6 @@
 //! The console over real sockets, together with a gRPC server, in front of a node with scripted responses.
 
+use base::budget::ClientBudgets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Served {
         tokio::spawn(server::serve(
             grpc_listener,
             usize::MAX,
-            base::limits::CLIENT_MEMORY_BYTES_DEFAULT,
+            ClientBudgets::new(base::limits::CLIENT_MEMORY_BYTES_DEFAULT),
             Arc::clone(&node),
             Arc::new(founded()),
             observer,

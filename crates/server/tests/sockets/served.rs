@@ -196,10 +196,11 @@ impl Served {
         };
         let node = Arc::new(Memory::default());
         let observer = server::Observer::new(prometheus::Registry::new(), None).expect("unique metric names");
+        let budgets = base::budget::ClientBudgets::new(client_memory_bytes);
         tokio::spawn(server::serve(
             listener,
             usize::MAX,
-            client_memory_bytes,
+            budgets,
             Arc::new(Node(Arc::clone(&node))),
             Arc::new(founded()),
             Arc::new(observer),

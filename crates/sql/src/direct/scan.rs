@@ -3,6 +3,7 @@
 //! Rows are read in pages. Results, and rows that are sorted or changed, are in memory, limited to
 //! [`RESULT_BYTES_MAX`].
 
+use base::limits::sql::RESULT_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,8 +29,6 @@ use crate::value::Value;
 
 /// Rows that are read at once: one page of the store.
 const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
-/// Maximum bytes of a result, or of rows that are sorted, in memory.
-const RESULT_BYTES_MAX: usize = 64 << 20;
 /// Maximum rows or index entries that a statement reads if a planner could execute it too, and bytes of its result.
 const SHORT_ROWS_MAX: usize = 1_000;
 const SHORT_BYTES_MAX: usize = 1 << 20;

@@ -1,19 +1,14 @@
 //! Limits on statements, checked before the parser works.
 
+use base::limits::sql::CODE_BYTES_MAX;
+use base::limits::sql::DEPTH_MAX;
+use base::limits::sql::STATEMENTS_MAX;
+use base::limits::sql::TEXT_BYTES_MAX;
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::Lines;
 use crate::error::{SqlError, sqlstate};
-
-/// Maximum bytes of a text: a value of the largest size as hexadecimal digits, and more.
-const TEXT_BYTES_MAX: usize = 18 << 20;
-/// Maximum bytes of a text outside string literals: each may become a token, which takes about 100 bytes of memory.
-const CODE_BYTES_MAX: usize = 1 << 20;
-/// Maximum depth of an expression or a chain of set operations.
-const DEPTH_MAX: usize = 1_000;
-/// Maximum words that may start a statement inside another one; some have other meanings too.
-const STATEMENTS_MAX: usize = 200;
 
 pub(super) fn check_size(text: &str) -> Result<(), SqlError> {
     let error = |what: &str, limit: usize| {
