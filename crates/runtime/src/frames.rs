@@ -32,9 +32,8 @@ pub(crate) const UNVERIFIED_FRAME_BYTES_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 64 << 10;
 /// The same for an unverified peer's socket; small, so that a thousand of them stay cheap.
 const UNVERIFIED_READ_BYTES: usize = 1 << 10;
-/// A longer frame keeps its receive buffer; a shorter one is copied, so that an entry kept in memory does not retain
-/// the whole buffer.
-const COPIED_FRAME_BYTES_MAX: usize = 32 << 10;
+/// A buffer that a large frame has made larger than this is released.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Why bytes are not valid frames.
 #[derive(Debug, thiserror::Error)]
@@ -273,7 +272,8 @@ impl FrameBuffer {
         header(&self.buffer)
     }
 
-    /// Takes the complete frames, after verifying their checksums.
+    /// Takes the complete frames, after verifying their checksums. Each is copied, so that it takes no more memory than its
+    /// own bytes, however long it lives: allocators do not release a part of a buffer.
     pub(crate) fn take_frames(&mut self, frames: &mut Vec<Bytes>) -> Result<(), FrameError> {
         let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { UNVERIFIED_FRAME_BYTES_MAX };
         let mut start = 0;
@@ -288,20 +288,13 @@ impl FrameBuffer {
             if found != stated {
                 return Err(FrameError::Checksum { stated, found });
             }
-            if length <= COPIED_FRAME_BYTES_MAX {
-                frames.push(Bytes::copy_from_slice(bytes));
-                start = end;
-            } else {
-                let rest = self.buffer.split_off(end);
-                let mut whole = std::mem::replace(&mut self.buffer, rest);
-                // The frame may live long, and its buffer may have been larger than the frame.
-                whole.drain(..payload);
-                whole.shrink_to_fit();
-                frames.push(Bytes::from(whole));
-                start = 0;
-            }
+            frames.push(Bytes::copy_from_slice(bytes));
+            start = end;
         }
         self.buffer.drain(..start);
+        if self.buffer.capacity() > KEPT_BYTES_MAX && self.buffer.len() < KEPT_BYTES_MAX / 2 {
+            self.buffer.shrink_to(KEPT_BYTES_MAX / 2);
+        }
         Ok(())
     }
 }

@@ -86,7 +86,7 @@ fn messages_of_other_shards_are_refused() {
 #[test]
 fn frame_order_across_sizes() {
     let mut out = Writer::new();
-    let lengths = [10, COPIED_FRAME_BYTES_MAX + 1, 20, 300_000, 0];
+    let lengths = [10, 33_000, 20, 3_000_000, 0];
     for (fill, length) in lengths.into_iter().enumerate() {
         message(&mut out, &vec![u8::try_from(fill).unwrap(); length]);
     }
@@ -103,7 +103,7 @@ fn frame_order_across_sizes() {
 #[test]
 fn large_frame_retains_no_extra_memory() {
     let mut out = Writer::new();
-    let length = COPIED_FRAME_BYTES_MAX + 1;
+    let length = 40_000;
     for _ in 0..20 {
         message(&mut out, &vec![7; length]);
         message(&mut out, &vec![7; length / 2]);
