@@ -77,14 +77,14 @@ impl Settings {
 /// Starts the thread.
 pub fn start<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: Settings, machine: M) -> io::Result<()> {
     process::spawn("nbd", move || {
-        if let Err(error) = serve(socket, address, settings, machine) {
+        if let Err(error) = serve(socket, address, &settings, machine) {
             process::die(&format!("NBD endpoint: {error}"));
         }
     })?;
     Ok(())
 }
 
-fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: Settings, machine: M) -> io::Result<()> {
+fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: &Settings, machine: M) -> io::Result<()> {
     let poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
     let node = Node {

@@ -11,7 +11,7 @@ const ROW_BYTES_MAX: usize = 16 << 20;
 
 /// The format of the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Format {
+pub struct Format {
     is_csv: bool,
     delimiter: u8,
     null: String,
@@ -37,7 +37,7 @@ fn one_byte(option: &str, value: &str) -> Result<u8, SqlError> {
 
 impl Format {
     /// The format that the options of a statement describe.
-    pub(crate) fn of(options: &[(String, String)]) -> Result<Self, SqlError> {
+    pub fn of(options: &[(String, String)]) -> Result<Self, SqlError> {
         let is_csv = options
             .iter()
             .any(|(name, value)| name == "csv" || (name == "format" && value.eq_ignore_ascii_case("csv")));
@@ -75,7 +75,7 @@ impl Format {
     }
 
     /// The line with the names of the columns, if there is one.
-    pub(crate) fn header(&self, names: &[String]) -> Option<Bytes> {
+    pub fn header(&self, names: &[String]) -> Option<Bytes> {
         self.has_header.then(|| {
             let names: Vec<Value> = names.iter().map(|name| Value::Text(name.clone())).collect();
             self.row(&names)
@@ -83,7 +83,7 @@ impl Format {
     }
 
     /// A row as a line.
-    pub(crate) fn row(&self, values: &[Value]) -> Bytes {
+    pub fn row(&self, values: &[Value]) -> Bytes {
         let mut line = Vec::with_capacity(16 * values.len());
         for (number, value) in values.iter().enumerate() {
             if number > 0 {
@@ -139,14 +139,14 @@ impl Format {
 
 /// A column that is copied.
 #[derive(Clone, Debug)]
-pub(crate) struct CopyColumn {
-    pub(crate) name: String,
-    pub(crate) sql_type: SqlType,
+pub struct CopyColumn {
+    pub name: String,
+    pub sql_type: SqlType,
 }
 
 /// Divides data into rows.
 #[derive(Debug)]
-pub(crate) struct Parser {
+pub struct Parser {
     format: Format,
     table: String,
     columns: Vec<CopyColumn>,
@@ -159,7 +159,7 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    pub(crate) fn new(format: Format, table: &str, columns: Vec<CopyColumn>) -> Self {
+    pub fn new(format: Format, table: &str, columns: Vec<CopyColumn>) -> Self {
         Self {
             format,
             table: table.to_owned(),
@@ -176,7 +176,7 @@ impl Parser {
     ///
     /// # Errors
     /// 22P04 and errors of values, with the number of the line.
-    pub(crate) fn push(&mut self, data: &[u8]) -> Result<Vec<Vec<Value>>, SqlError> {
+    pub fn push(&mut self, data: &[u8]) -> Result<Vec<Vec<Value>>, SqlError> {
         self.buffer.extend_from_slice(data);
         let mut rows = Vec::new();
         while let Some(end) = self.row_end() {
@@ -196,7 +196,7 @@ impl Parser {
     }
 
     /// Bytes of data without the end of its row.
-    pub(crate) fn buffered(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
@@ -204,7 +204,7 @@ impl Parser {
     ///
     /// # Errors
     /// As [`Parser::push`].
-    pub(crate) fn finish(&mut self) -> Result<Vec<Vec<Value>>, SqlError> {
+    pub fn finish(&mut self) -> Result<Vec<Vec<Value>>, SqlError> {
         if self.in_quotes {
             return Err(self.bad("unterminated CSV quoted field"));
         }
@@ -360,7 +360,7 @@ impl Parser {
 }
 
 /// Resolves the escapes of the text format.
-fn unescape(raw: &[u8]) -> Vec<u8> {
+pub fn unescape(raw: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(raw.len());
     let mut at = 0;
     while let Some(byte) = raw.get(at).copied() {
@@ -402,78 +402,4 @@ fn unescape(raw: &[u8]) -> Vec<u8> {
         });
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn columns(types: &[SqlType]) -> Vec<CopyColumn> {
-        types.iter().map(|of| CopyColumn { name: "c".to_owned(), sql_type: of.clone() }).collect()
-    }
-
-    fn option(name: &str, value: &str) -> (String, String) {
-        (name.to_owned(), value.to_owned())
-    }
-
-    fn text(text: &str) -> Value {
-        Value::Text(text.to_owned())
-    }
-
-    #[test]
-    fn rows_survive_both_formats_in_any_pieces() {
-        let types = [SqlType::Int4, SqlType::Text, SqlType::Text];
-        let rows = [
-            vec![Value::Int4(1), text("a\tb\\c\nd\re,\"f\" \u{e4}"), Value::Null],
-            vec![Value::Int4(-2), text(""), text("\\N")],
-            vec![Value::Null, text("\\."), text("x")],
-        ];
-        for options in [vec![], vec![option("format", "csv")], vec![option("format", "csv"), option("escape", "\\")]] {
-            let format = Format::of(&options).expect("options");
-            let data: Vec<u8> = rows.iter().flat_map(|row| format.row(row).to_vec()).collect();
-            for size in 1..data.len() {
-                let mut parser = Parser::new(format.clone(), "t", columns(&types));
-                let mut found = Vec::new();
-                for piece in data.chunks(size) {
-                    found.extend(parser.push(piece).expect("valid"));
-                }
-                found.extend(parser.finish().expect("valid"));
-                assert_eq!(found, rows, "{options:?} in pieces of {size}");
-            }
-        }
-    }
-
-    #[test]
-    fn header_and_end_are_no_rows() {
-        let format = Format::of(&[option("format", "csv"), option("header", "")]).expect("options");
-        let mut parser = Parser::new(format, "t", columns(&[SqlType::Int4]));
-        let rows = parser.push(b"id\r\n7\r\n\\.\nignored\n").expect("valid");
-        assert_eq!(rows, [vec![Value::Int4(7)]]);
-        assert_eq!(unescape(br"\101\x41\q\\"), b"AAq\\");
-    }
-
-    #[test]
-    fn last_row_may_end_with_a_backslash() {
-        let mut parser = Parser::new(Format::of(&[]).expect("options"), "t", columns(&[SqlType::Text]));
-        let mut rows = parser.push(b"x\ny\\").expect("valid");
-        rows.extend(parser.finish().expect("valid"));
-        assert_eq!(rows.len(), 2);
-    }
-
-    #[test]
-    fn bad_rows_are_located() {
-        let parse = |types: &[SqlType], data: &[u8]| {
-            let mut parser = Parser::new(Format::of(&[]).expect("options"), "t", columns(types));
-            parser.push(data).expect_err("not valid")
-        };
-        let two = [SqlType::Int4, SqlType::Int4];
-        let error = parse(&two, b"1\t2\n3\n");
-        assert_eq!((error.sqlstate, error.context.as_deref()), ("22P04", Some("COPY t, line 2")));
-        let error = parse(&two, b"1\tx\n");
-        assert_eq!(error.context.as_deref(), Some("COPY t, line 1, column c: \"x\""));
-        assert_eq!(parse(&two, b"1\t2\t3\n").message, "extra data after last expected column");
-        assert_eq!(parse(&two, b"1\tx\n").sqlstate, "22P02");
-        assert_eq!(parse(&[SqlType::Text], b"\xff\n").sqlstate, "22021");
-        assert_eq!(parse(&[SqlType::Varchar(Some(2))], b"abc\n").sqlstate, "22001");
-    }
 }

@@ -6,7 +6,8 @@
 //! **Architecture invariants:** the state of a database is in its Loggos table alone, so that any node serves any
 //! session. Nothing that a client sends causes a panic, and the memory of each connection is limited.
 
-mod copy;
+#[doc(hidden)]
+pub mod copy;
 mod database;
 mod definition;
 mod execute;
@@ -15,7 +16,8 @@ mod fill;
 mod jobs;
 mod limits;
 mod online;
-mod protocol;
+#[doc(hidden)]
+pub mod protocol;
 mod session;
 mod settings;
 mod statement;

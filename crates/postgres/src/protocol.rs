@@ -5,17 +5,19 @@
 
 mod connection;
 mod cursor;
-mod message;
+#[doc(hidden)]
+pub mod message;
 mod outgoing;
 mod portal;
-mod startup;
+#[doc(hidden)]
+pub mod startup;
 
-use base::limits::sql::CONNECTIONS_MAX;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::limits::sql::CONNECTIONS_MAX;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 

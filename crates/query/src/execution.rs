@@ -271,7 +271,8 @@ struct QueryMemory {
 
 impl QueryMemory {
     fn new(limits: Limits) -> Self {
-        Self { most: limits.memory, held: Mutex::new(limits.budget.charge(0)) }
+        let Limits { memory: most, budget } = limits;
+        Self { most, held: Mutex::new(budget.charge(0)) }
     }
 
     fn held(&self) -> MutexGuard<'_, Reservation> {

@@ -17,13 +17,13 @@ mod remote;
 mod report;
 mod transport;
 
-use base::limits::zookeeper::GREETING_TIMEOUT;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use base::budget::ByteBudget;
+use base::limits::zookeeper::GREETING_TIMEOUT;
 use base::{Duration, Monotonic, Now};
 use bytes::{Bytes, BytesMut};
 use coordination::jute::Frames;

@@ -4,16 +4,16 @@ use bytes::{Buf as _, BytesMut};
 use sql::{SqlError, sqlstate};
 
 /// Maximum bytes of a first message, as in PostgreSQL.
-pub(super) const STARTUP_MAX: usize = 10_000;
+pub const STARTUP_MAX: usize = 10_000;
 
-const SSL_REQUEST: u32 = 80_877_103;
+pub const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const CANCEL_REQUEST: u32 = 80_877_102;
 const MAJOR_VERSION: u32 = 3;
 
 /// The first message of a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Startup {
+pub enum Startup {
     /// A request for encryption, which is refused; another first message follows.
     Encryption,
     Cancel {
@@ -37,7 +37,7 @@ impl Startup {
     ///
     /// # Errors
     /// 08P01 and 0A000.
-    pub(super) fn decode(body: BytesMut) -> Result<Self, SqlError> {
+    pub fn decode(body: BytesMut) -> Result<Self, SqlError> {
         let mut body = body.freeze();
         let code = body.try_get_u32().map_err(|_| invalid())?;
         match code {
@@ -84,33 +84,5 @@ fn options(text: &str, parameters: &mut Vec<(String, String)>) {
         if let Some((name, value)) = option.and_then(|option| option.split_once('=')) {
             parameters.push((name.replace('-', "_"), value.to_owned()));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn decode(body: &[u8]) -> Result<Startup, &'static str> {
-        Startup::decode(BytesMut::from(body)).map_err(|error| error.sqlstate)
-    }
-
-    #[test]
-    fn first_messages_are_decoded() {
-        assert_eq!(decode(&SSL_REQUEST.to_be_bytes()), Ok(Startup::Encryption));
-        let session = decode(b"\0\x03\0\x02user\0u\0options\0-c statement_timeout=5s\0_pq_.x\x001\0\0");
-        let parameters = [("user", "u"), ("statement_timeout", "5s")];
-        assert_eq!(
-            session,
-            Ok(Startup::Session {
-                parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-                unknown: vec!["_pq_.x".to_owned()],
-                is_newer: true,
-            })
-        );
-        for bad in [&b""[..], b"\0\x03\0\0user", b"\0\x03\0\0user\0u", b"\x04\xd2\x16\x2e\0"] {
-            assert_eq!(decode(bad), Err(sqlstate::PROTOCOL_VIOLATION), "{bad:?}");
-        }
-        assert_eq!(decode(b"\0\x02\0\0user\0u\0\0"), Err(sqlstate::FEATURE_NOT_SUPPORTED));
     }
 }

@@ -1,11 +1,11 @@
 //! Planned statements: the choice of the plan, reads of rows in a transaction, and results as streams.
 
-use base::limits::sql::CHANGED_ROWS_MAX;
-use base::limits::sql::QUERY_BYTES;
 use std::io;
 use std::sync::{Arc, LazyLock};
 
 use base::budget::ByteBudget;
+use base::limits::sql::CHANGED_ROWS_MAX;
+use base::limits::sql::QUERY_BYTES;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use query::{Engine, Execution, Limits, Planner, Query, QueryError, Source, SourceError};

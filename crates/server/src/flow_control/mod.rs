@@ -11,14 +11,14 @@ pub(crate) mod replies;
 #[cfg(test)]
 mod tests;
 
-use base::limits::grpc::SESSIONS_AT_ONCE;
-use base::limits::grpc::SESSIONS_PER_S;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use base::budget::{ByteBudget, ClientBudgets, Reservation};
+use base::limits::grpc::SESSIONS_AT_ONCE;
+use base::limits::grpc::SESSIONS_PER_S;
 use state_machine::Failure;
 use tokio::time::sleep;
 use tonic::body::Body;

@@ -3,10 +3,10 @@
 //! Rows are read in pages. Results, and rows that are sorted or changed, are in memory, limited to
 //! [`RESULT_BYTES_MAX`].
 
-use base::limits::sql::RESULT_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::limits::sql::RESULT_BYTES_MAX;
 use bytes::Bytes;
 use sqlparser::ast::{self, Expr, LimitClause, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr, Value as Literal};
 

@@ -1,0 +1,5 @@
+//! Tests of the formats of messages and of COPY.
+
+mod copy;
+mod message;
+mod startup;
