@@ -18,11 +18,11 @@ use crate::common::{Error, error::Kind};
 use crate::details;
 use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
 
+pub use base::limits::grpc::STREAM_BATCH_MAX;
+
 /// Maximum fields of a request, without fields in submessages: twice as many as the largest write, which has a field
 /// for each column. A write between the two limits is rejected with the name of its limit.
 pub const REQUEST_FIELDS_MAX: usize = 2_048;
-
-pub use base::limits::grpc::STREAM_BATCH_MAX;
 
 /// Maximum fields of one message of a stream, including the fields of its requests but not of their submessages. A full
 /// batch of puts has nine fields for each request. No field takes more than the 200 bytes of a request.

@@ -1,13 +1,13 @@
 //! Accounting of the memory that clients use on a node.
 //!
-//! A [`ByteBudget`] has a limit, and may have children with a share each: a node's budget has a child for each protocol
-//! ([`ClientBudgets`]), and that one a child for each connection. A reservation from a child also counts against its
-//! parent. The root's limit always holds. A child's share is enforced while more than half of each budget above it is in
-//! use: one busy connection may use half of a node's memory, and none exceeds its share once memory is short.
+//! Half of a node's memory for clients is open to all protocols, and the other half is divided into reserves, one for each
+//! ([`ClientBudgets`]). A connection has a share of its protocol's reserve. What fits into its share is taken from the
+//! reserve, and everything else from the open half. So whatever others use, a connection has its share, as long as the
+//! reserve is enough for the shares in use; and one busy connection may use the open half.
 //!
 //! A [`Reservation`] releases its bytes when it is dropped. If there is no room, a caller either fails
-//! ([`ByteBudget::try_reserve`]) or waits for a release ([`ByteBudget::poll_reserve`]). A reservation takes one atomic
-//! operation for each level, and a lock only if there are waiters.
+//! ([`ByteBudget::try_reserve`]) or waits for a release ([`ByteBudget::poll_reserve`]). A reservation takes two atomic
+//! operations, and a lock only if there are waiters.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,35 +16,21 @@ use std::task::Waker;
 
 /// A budget of bytes. Clones share the same budget.
 #[derive(Clone, Debug)]
-pub struct ByteBudget(Arc<Account>);
-
-#[derive(Debug, Default)]
-struct Account {
-    limit: usize,
-    used: AtomicUsize,
-    parent: Option<ByteBudget>,
-    /// Waiters of the root and of all its children are registered with the root.
-    wakers: Mutex<Vec<Waker>>,
-    waiting: AtomicUsize,
+pub struct ByteBudget {
+    pools: Arc<Pools>,
+    /// The share of the reserve; none if this is the budget of all connections.
+    share: Option<Arc<Pool>>,
 }
 
-/// Bytes of a budget, released on drop.
-#[derive(Debug)]
-pub struct Reservation {
-    budget: ByteBudget,
-    bytes: usize,
-}
-
-/// The budgets of a node's protocols. The shares are half of the memory, and the other half is open to all of them,
-/// so that no protocol can take them from another one.
+/// The budgets of a node's protocols.
 #[derive(Clone, Debug)]
 pub struct ClientBudgets {
     /// Requests of gRPC clients, from their first byte until they are answered.
     pub grpc_requests: ByteBudget,
-    /// Responses to them, from their creation until they are written to the socket. While clients do not read
-    /// them, requests are still accepted.
+    /// Responses to them, from their creation until they are written to the socket. While clients do not read them,
+    /// requests are still accepted.
     pub grpc_responses: ByteBudget,
-    /// Messages and results of SQL sessions, and what queries sort, group and join.
+    /// Messages and results of SQL sessions, and the data that queries sort, group and join.
     pub sql: ByteBudget,
     /// Incomplete requests and unread replies of ZooKeeper clients.
     pub zookeeper: ByteBudget,
@@ -54,12 +40,43 @@ pub struct ClientBudgets {
     pub nbd_requests: ByteBudget,
 }
 
+/// The reserve of a protocol, and the part that is open to all.
+#[derive(Debug)]
+struct Pools {
+    reserve: Pool,
+    open: Arc<Open>,
+    /// Bytes that this protocol has of the open part.
+    opened: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Open {
+    pool: Pool,
+    /// Waiters of all protocols.
+    wakers: Mutex<Vec<Waker>>,
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Pool {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+/// Bytes of a budget, released on drop.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: ByteBudget,
+    reserved: usize,
+    open: usize,
+}
+
 impl ClientBudgets {
     /// Divides `bytes`.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let node = ByteBudget::new(bytes);
-        let part = |sixteenths| node.child(bytes / 16 * sixteenths);
+        let open = Arc::new(Open::new(bytes / 2));
+        let part = |sixteenths| ByteBudget::of(bytes / 16 * sixteenths, &open);
         Self {
             grpc_requests: part(1),
             grpc_responses: part(2),
@@ -72,56 +89,66 @@ impl ClientBudgets {
 }
 
 impl ByteBudget {
-    /// A root budget of `limit` bytes.
+    /// A budget of `limit` bytes by itself.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Account { limit, ..Account::default() }))
+        Self::of(limit, &Arc::new(Open::new(0)))
     }
 
-    /// A child budget. It is limited to `share` bytes while this budget is short.
+    fn of(reserve: usize, open: &Arc<Open>) -> Self {
+        let pools = Pools { reserve: Pool::new(reserve), open: Arc::clone(open), opened: AtomicUsize::default() };
+        Self { pools: Arc::new(pools), share: None }
+    }
+
+    /// The budget of a connection, with `share` bytes of the reserve.
     #[must_use]
     pub fn child(&self, share: usize) -> Self {
-        Self(Arc::new(Account { limit: share, parent: Some(self.clone()), ..Account::default() }))
+        Self { pools: Arc::clone(&self.pools), share: Some(Arc::new(Pool::new(share))) }
     }
 
-    /// Its limit or, of a child, its share, in bytes.
+    /// Bytes of the reserve.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.0.limit
+        self.pools.reserve.limit
     }
 
+    /// Bytes in use by all connections.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.0.used.load(Ordering::SeqCst)
+        self.pools.reserve.used() + self.pools.opened.load(Ordering::SeqCst)
     }
 
-    /// Whether more than half of it is in use, and of each budget above it, so that the shares of its children are
-    /// enforced.
+    /// Whether more than half is in use of the part that is open to all; of a budget by itself, of the whole.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        !self.is_open(0)
+        let pool = self.forced_pool();
+        pool.used() > pool.limit / 2
     }
 
-    /// Whether more is in use than its share while that is enforced, because of [`ByteBudget::charge`].
+    /// Whether it has a part in [`ByteBudget::charge`]s beyond the limit.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
-        self.used() > self.0.limit && self.0.parent.as_ref().is_none_or(Self::is_short)
+        let pool = self.forced_pool();
+        pool.used() > pool.limit && (self.is_alone() || self.pools.opened.load(Ordering::SeqCst) > 0)
     }
 
     /// Reserves bytes; none if there is no room.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
-        self.take(bytes).then(|| Reservation { budget: self.clone(), bytes })
+        let mut reservation = self.charge(0);
+        reservation.try_grow(bytes).then_some(reservation)
     }
 
-    /// [`ByteBudget::try_reserve`]; if there is no room, `waker` is woken by the next release.
+    /// [`ByteBudget::try_reserve`]; if there is no room, `waker` is woken by the next release of any protocol.
     #[must_use]
     pub fn poll_reserve(&self, bytes: usize, waker: &Waker) -> Option<Reservation> {
         self.try_reserve(bytes).or_else(|| {
-            let root = self.root();
-            let mut wakers = root.wakers();
-            wakers.push(waker.clone());
-            root.waiting.store(wakers.len(), Ordering::SeqCst);
+            let open = &self.pools.open;
+            let mut wakers = open.wakers();
+            if !wakers.iter().any(|waiting| waiting.will_wake(waker)) {
+                wakers.push(waker.clone());
+            }
+            open.waiting.store(wakers.len(), Ordering::SeqCst);
             drop(wakers);
             // Bytes may have been released just before.
             self.try_reserve(bytes)
@@ -131,53 +158,68 @@ impl ByteBudget {
     /// Reserves bytes even if there is no room, for data that is already in memory.
     #[must_use]
     pub fn charge(&self, bytes: usize) -> Reservation {
-        self.add(bytes);
-        Reservation { budget: self.clone(), bytes }
+        let mut reservation = Reservation { budget: self.clone(), reserved: 0, open: 0 };
+        reservation.grow(bytes);
+        reservation
     }
 
-    fn root(&self) -> &Account {
-        self.0.parent.as_ref().map_or(&self.0, Self::root)
+    fn is_alone(&self) -> bool {
+        self.pools.open.pool.limit == 0
     }
 
-    /// Whether its children may use `bytes` more than their shares.
-    fn is_open(&self, bytes: usize) -> bool {
-        let parent = self.0.parent.as_ref();
-        sum(self.used(), bytes, self.0.limit / 2).is_some() || parent.is_some_and(|parent| parent.is_open(bytes))
+    /// The pool that forced charges go to.
+    fn forced_pool(&self) -> &Pool {
+        if self.is_alone() { &self.pools.reserve } else { &self.pools.open.pool }
+    }
+
+    fn take_reserved(&self, bytes: usize) -> bool {
+        if self.share.as_ref().is_some_and(|share| !share.take(bytes)) {
+            return false;
+        }
+        let is_taken = self.pools.reserve.take(bytes);
+        if !is_taken && let Some(share) = &self.share {
+            share.give_back(bytes);
+        }
+        is_taken
+    }
+
+    fn take_open(&self, bytes: usize) -> bool {
+        let is_taken = self.pools.open.pool.take(bytes);
+        if is_taken {
+            self.pools.opened.fetch_add(bytes, Ordering::SeqCst);
+        }
+        is_taken
+    }
+}
+
+impl Pool {
+    fn new(limit: usize) -> Self {
+        Self { limit, used: AtomicUsize::default() }
+    }
+
+    fn used(&self) -> usize {
+        self.used.load(Ordering::SeqCst)
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let Some(parent) = &self.0.parent else {
-            let add = |used| sum(used, bytes, self.0.limit);
-            return self.0.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok();
-        };
-        let has_share = || sum(self.used(), bytes, self.0.limit).is_some();
-        let taken = (has_share() || parent.is_open(bytes)) && parent.take(bytes);
-        if taken {
-            self.0.used.fetch_add(bytes, Ordering::SeqCst);
-        }
-        taken
+        let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum).is_ok()
     }
 
-    fn add(&self, bytes: usize) {
-        self.0.used.fetch_add(bytes, Ordering::SeqCst);
-        self.0.parent.iter().for_each(|parent| parent.add(bytes));
+    fn force(&self, bytes: usize) {
+        self.used.fetch_add(bytes, Ordering::SeqCst);
     }
 
     fn give_back(&self, bytes: usize) {
-        self.0.used.fetch_sub(bytes, Ordering::SeqCst);
-        match &self.0.parent {
-            Some(parent) => parent.give_back(bytes),
-            None => self.0.wake(),
-        }
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
     }
 }
 
-/// The sum of `used` and `bytes` if it is at most `limit`.
-fn sum(used: usize, bytes: usize, limit: usize) -> Option<usize> {
-    used.checked_add(bytes).filter(|sum| *sum <= limit)
-}
+impl Open {
+    fn new(limit: usize) -> Self {
+        Self { pool: Pool::new(limit), wakers: Mutex::default(), waiting: AtomicUsize::default() }
+    }
 
-impl Account {
     fn wake(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             let mut wakers = self.wakers();
@@ -196,44 +238,68 @@ impl Account {
 impl Reservation {
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.reserved + self.open
     }
 
     /// Reserves additional bytes; false if there is no room.
     #[must_use]
     pub fn try_grow(&mut self, bytes: usize) -> bool {
-        let fits = self.budget.take(bytes);
-        self.bytes += if fits { bytes } else { 0 };
-        fits
+        if self.budget.take_reserved(bytes) {
+            self.reserved += bytes;
+            true
+        } else if self.budget.take_open(bytes) {
+            self.open += bytes;
+            true
+        } else {
+            false
+        }
     }
 
     /// Reserves additional bytes even if there is no room.
     pub fn grow(&mut self, bytes: usize) {
-        if bytes > 0 {
-            self.budget.add(bytes);
-            self.bytes += bytes;
+        if bytes == 0 || self.try_grow(bytes) {
+            return;
+        }
+        self.budget.forced_pool().force(bytes);
+        if self.budget.is_alone() {
+            self.reserved += bytes;
+            if let Some(share) = &self.budget.share {
+                share.force(bytes);
+            }
+        } else {
+            self.open += bytes;
+            self.budget.pools.opened.fetch_add(bytes, Ordering::SeqCst);
         }
     }
 
     /// Holds `bytes`, even if there is no room.
     pub fn set_to(&mut self, bytes: usize) {
-        self.grow(bytes.saturating_sub(self.bytes));
+        self.grow(bytes.saturating_sub(self.bytes()));
         self.shrink_to(bytes);
     }
 
-    /// Whether its budget holds more than its share while shares are enforced.
-    #[must_use]
-    pub fn is_exceeded(&self) -> bool {
-        self.budget.is_exceeded()
-    }
-
-    /// Releases all but `bytes`.
+    /// Releases all but `bytes`, first those of the open part.
     pub fn shrink_to(&mut self, bytes: usize) {
-        let unneeded = self.bytes.saturating_sub(bytes);
-        if unneeded > 0 {
-            self.bytes -= unneeded;
-            self.budget.give_back(unneeded);
+        let unneeded = self.bytes().saturating_sub(bytes);
+        if unneeded == 0 {
+            return;
         }
+        let pools = &self.budget.pools;
+        let open = unneeded.min(self.open);
+        if open > 0 {
+            self.open -= open;
+            pools.opened.fetch_sub(open, Ordering::SeqCst);
+            pools.open.pool.give_back(open);
+        }
+        let reserved = unneeded - open;
+        if reserved > 0 {
+            self.reserved -= reserved;
+            pools.reserve.give_back(reserved);
+            if let Some(share) = &self.budget.share {
+                share.give_back(reserved);
+            }
+        }
+        pools.open.wake();
     }
 }
 
@@ -274,58 +340,50 @@ mod tests {
     }
 
     #[test]
-    fn share_enforced_under_parent_pressure() {
-        let node = ByteBudget::new(100);
-        let (busy, other) = (node.child(10), node.child(10));
-        let half = busy.try_reserve(50).expect("the parent has free memory");
-        assert!(busy.try_reserve(1).is_none(), "the share is enforced once half of the parent is in use");
-        let share = other.try_reserve(10).expect("the share is available");
-        assert!(other.try_reserve(1).is_none());
-        assert_eq!((busy.used(), other.used(), node.used()), (50, 10, 60));
-        drop(half);
-        assert!(other.try_reserve(40).is_some());
-        drop(share);
-        assert_eq!((busy.used(), other.used(), node.used()), (0, 0, 0));
-    }
-
-    #[test]
-    fn share_of_a_share() {
-        let node = ByteBudget::new(160);
-        let [protocol, other] = [node.child(40), node.child(40)];
-        let [connection, second] = [protocol.child(10), protocol.child(10)];
-        let most = connection.try_reserve(80).expect("the node has free memory");
-        assert!(connection.try_reserve(1).is_none(), "half of the node is in use");
-        let [first, rest] = [15, 5].map(|bytes| other.child(1).try_reserve(bytes));
-        assert!(first.is_some() && rest.is_some(), "the other protocol is within half of its share");
-        assert!(second.try_reserve(5).is_none(), "the protocol is beyond its share");
-        let late = protocol.charge(1);
-        assert!(protocol.is_exceeded() && !other.is_exceeded());
-        drop(most);
-        assert!(!protocol.is_exceeded() && second.try_reserve(10).is_some());
-        drop(late);
-    }
-
-    #[test]
-    fn shares_of_protocols_are_half_of_the_memory() {
+    fn connection_has_its_share_beside_a_busy_one() {
         let budgets = ClientBudgets::new(1_600);
-        let whole = budgets.sql.try_reserve(800).expect("half of it");
-        assert!(budgets.sql.try_reserve(1).is_none());
+        let [busy, other] = [budgets.sql.child(20), budgets.sql.child(20)];
+        let most = busy.try_reserve(800).expect("the open half");
+        let own = busy.try_reserve(20).expect("its share");
+        assert!(busy.try_reserve(1).is_none());
+        let mut of_other = other.try_reserve(15).expect("a part of its share");
+        assert!(!of_other.try_grow(6) && of_other.try_grow(5) && !of_other.try_grow(1));
+        assert_eq!((of_other.bytes(), budgets.sql.used()), (20, 840));
+        drop(most);
+        assert!(of_other.try_grow(800));
+        of_other.shrink_to(20);
+        assert!(busy.try_reserve(800).is_some(), "open bytes are released first");
+        drop((own, of_other));
+        assert_eq!(budgets.sql.used(), 0);
+    }
+
+    #[test]
+    fn reserves_of_protocols_are_half_of_the_memory() {
+        let budgets = ClientBudgets::new(1_600);
+        let mut whole = budgets.sql.try_reserve(200).expect("its reserve");
+        assert!(whole.try_grow(800) && !whole.try_grow(1) && !budgets.sql.is_exceeded());
         let ClientBudgets { grpc_requests, grpc_responses, zookeeper, nbd, nbd_requests, .. } = &budgets;
         let shares = [(grpc_requests, 100), (grpc_responses, 200), (zookeeper, 100), (nbd, 100), (nbd_requests, 100)];
-        let held = shares.map(|(budget, share)| budget.try_reserve(share).expect("its share"));
+        let held = shares.map(|(budget, share)| budget.try_reserve(share).expect("its reserve"));
         assert!(shares.iter().all(|(budget, _)| budget.try_reserve(1).is_none()));
-        let late = budgets.sql.charge(1);
-        assert!(budgets.sql.is_exceeded() && !budgets.nbd.is_exceeded());
-        drop((whole, held, late));
+        let late = zookeeper.charge(1);
+        assert!(zookeeper.is_exceeded() && budgets.sql.is_exceeded() && !nbd.is_exceeded());
+        drop(whole);
+        assert!(!zookeeper.is_exceeded() && nbd.try_reserve(799).is_some());
+        drop((late, held));
+        assert!(shares.iter().all(|(budget, _)| budget.used() == 0));
     }
 
     #[test]
-    fn root_limit_applies_to_children() {
-        let node = ByteBudget::new(30);
-        let children: Vec<_> = (0..4).map(|_| node.child(10)).collect();
+    fn shares_beyond_the_reserve() {
+        let alone = ByteBudget::new(30);
+        let children: Vec<_> = (0..4).map(|_| alone.child(10)).collect();
         let all: Vec<_> = children.iter().filter_map(|child| child.try_reserve(10)).collect();
-        assert_eq!((all.len(), node.used()), (3, 30));
-        assert_eq!(children[3].used(), 0, "a failed reservation changes nothing");
+        assert_eq!((all.len(), alone.used()), (3, 30));
+        drop(all);
+        let last = children[3].try_reserve(10).expect("a failed reservation changes nothing");
+        assert!(children[3].try_reserve(1).is_none());
+        drop(last);
     }
 
     #[test]
@@ -346,7 +404,7 @@ mod tests {
         drop(own);
         assert_eq!(count(), 1);
         assert!(connection.poll_reserve(5, &waker).is_some());
-        assert_eq!((connection.used(), node.used()), (0, 48));
+        assert_eq!(node.used(), 48);
     }
 
     #[test]

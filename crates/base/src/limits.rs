@@ -195,6 +195,9 @@ pub mod nbd {
     pub const CONNECTIONS_MAX: usize = 256;
     /// Timeout for a client to attach a disk.
     pub const ATTACH_TIMEOUT: Duration = Duration::from_millis(30_000);
+    /// Bytes of requests in progress that each connection may have when memory for clients is short: the reserve is enough
+    /// for all connections.
+    pub const CONNECTION_BYTES: usize = 256 << 10;
     /// Bytes of unread replies at which a connection is not read any more.
     pub const OUTPUT_BYTES_MAX: usize = 64 << 20;
     /// Requests in progress at which a gateway is full.

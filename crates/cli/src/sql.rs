@@ -1,7 +1,7 @@
 //! `loggos sql`: statements in SQL, for those without a PostgreSQL client. It is a session of its own, so it needs no
 //! PostgreSQL endpoint.
 
-use base::budget::ByteBudget;
+use base::budget::ClientBudgets;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct Options {
 
 /// Runs the statements.
 pub(crate) async fn run(cluster: &Cluster, output: Output, options: Options) -> Result<(), Stop> {
-    let memory = ByteBudget::new(base::limits::CLIENT_MEMORY_BYTES_DEFAULT);
+    let memory = ClientBudgets::new(base::limits::CLIENT_MEMORY_BYTES_DEFAULT).sql;
     let databases = Arc::new(Databases::new(cluster.client()?, memory));
     let parameters = [("user", DEFAULT_DATABASE.to_owned()), ("database", options.database)];
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value));

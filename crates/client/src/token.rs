@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::seen::{CohortLsn, SeenStates, Shown};
 
 pub use base::limits::grpc::TOKEN_BYTES_MAX;
+
 /// The format, as the first byte.
 const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;

@@ -2,7 +2,11 @@
 
 use base::Duration;
 
-pub use base::limits::zookeeper::FRAME_BYTES_MAX;
+pub use base::limits::zookeeper::{
+    ACL_BYTES_MAX, FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX,
+    MULTI_READ_REPLY_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, REPLY_BYTES_MAX, WATCHES_MAX,
+};
+
 /// Target size of a batch: large enough to amortize one force of the log, small enough not to delay others. A batch is
 /// closed when it reaches this size, so that its last request may exceed it.
 pub const BATCH_BYTES: usize = 256 << 10;
@@ -15,9 +19,6 @@ const _: () = assert!(ENTRY_BYTES_MAX <= 2 << 20, "within half of the log's batc
 pub const BATCH_ITEMS_MAX: usize = 16_384;
 /// Maximum number of concurrent appends per server: with a slower log, batches get larger instead.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 4;
-pub use base::limits::zookeeper::ACL_BYTES_MAX;
-pub use base::limits::zookeeper::IDENTITIES_MAX;
-pub use base::limits::zookeeper::IDENTITY_BYTES_MAX;
 /// A server without an applied batch in this many positions is removed, together with its batches that wait for a lost
 /// predecessor. A live server rejoins under a new id. Small in this crate's own tests.
 pub const INACTIVE_POSITIONS_MAX: u64 = if cfg!(test) { 400 } else { 1 << 16 };
@@ -25,21 +26,14 @@ pub const INACTIVE_POSITIONS_MAX: u64 = if cfg!(test) { 400 } else { 1 << 16 };
 pub const SERVERS_MAX: usize = 1_024;
 /// Size of a snapshot piece in bytes. Each piece is one log entry.
 pub const SNAPSHOT_PIECE_BYTES: usize = if cfg!(test) { 512 } else { 256 << 10 };
-pub use base::limits::zookeeper::GATHERED_BYTES_MAX;
-pub use base::limits::zookeeper::HELD_BYTES_MAX;
-pub use base::limits::zookeeper::QUEUE_BYTES_MAX;
-pub use base::limits::zookeeper::QUEUE_REQUESTS_MAX;
 /// Replies are sent on one connection until they have this many bytes in a turn; the others follow in later turns. So
 /// the driver can report a full output buffer in between. Small in this crate's own tests.
 pub const CONNECTION_TURN_BYTES: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 /// The same for all connections together.
 pub const TURN_BYTES: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
-pub use base::limits::zookeeper::MULTI_READ_REPLY_BYTES_MAX;
-pub use base::limits::zookeeper::REPLY_BYTES_MAX;
 /// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does
 /// not keep much memory.
 pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;
-pub use base::limits::zookeeper::WATCHES_MAX;
 /// Maximum bytes of watched paths over all connections. Each path is stored up to three times. Small in this crate's
 /// own tests.
 pub const WATCHED_PATH_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };

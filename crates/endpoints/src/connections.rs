@@ -163,9 +163,10 @@ impl<C: Client> Connections<C> {
         self.by_id.is_empty()
     }
 
-    pub(super) fn is_above_limit(&self, address: IpAddr) -> bool {
+    /// Whether a further connection would be above a limit, with `lost` that are gone.
+    pub(super) fn is_above_limit(&self, address: IpAddr, lost: usize) -> bool {
         let of_address = self.by_address.get(&address).copied().unwrap_or_default();
-        self.by_id.len() >= self.limits.all || of_address >= self.limits.per_address
+        self.by_id.len() + lost >= self.limits.all || of_address >= self.limits.per_address
     }
 
     /// The number of the next connection.

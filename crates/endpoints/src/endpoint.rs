@@ -175,7 +175,7 @@ impl<P: Protocol> Endpoint<P> {
     fn accept(&mut self, now: Now) -> io::Result<()> {
         for _ in 0..ACCEPTS_AT_ONCE {
             let Some((stream, address)) = self.listener.accept(&mut self.throttle, now.monotonic) else { break };
-            if self.connections.is_above_limit(address.ip()) {
+            if self.connections.is_above_limit(address.ip(), self.protocol.lost()) {
                 // Dropping the stream closes the connection.
                 self.connections.traffic.rejected += 1;
                 if let Some(suppressed) = self.throttle.admit(0, "limit", now.monotonic) {

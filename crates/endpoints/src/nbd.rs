@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use base::budget::{ByteBudget, Reservation};
-use base::limits::nbd::{ATTACH_TIMEOUT, CONNECTIONS_MAX, OUTPUT_BYTES_MAX};
+use base::limits::nbd::{ATTACH_TIMEOUT, CONNECTION_BYTES, CONNECTIONS_MAX, OUTPUT_BYTES_MAX};
 use base::{Duration, Monotonic, Now, Timestamp};
 use bytes::{Bytes, BytesMut};
 use catalog::request::DiskDescription;
@@ -51,6 +51,8 @@ const LIST_DEADLINE: Duration = Duration::from_millis(5_000);
 const LIST_PAUSE: Duration = Duration::from_millis(200);
 /// Interval at which the list is read while a disk is attached.
 const LIST_EVERY: Duration = Duration::from_millis(2_000);
+/// Interval at which requests that wait for memory are tried again.
+const MEMORY_PAUSE: Duration = Duration::from_millis(20);
 /// The number of requests for the list; calls have higher ones.
 const LIST: u64 = 0;
 
@@ -63,7 +65,7 @@ pub struct Settings {
     pub are_read_only: bool,
     /// Memory for incomplete requests and unread replies.
     pub memory: ByteBudget,
-    /// Memory for the data of requests in progress. Once its share is used up, each connection has one request at a time.
+    /// Memory for the data of requests in progress. While there is none, a request waits.
     pub request_memory: ByteBudget,
 }
 
@@ -95,8 +97,15 @@ fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: &Setti
         last_number: LIST,
     };
     let disks = Disks { are_read_only: settings.are_read_only, ..Disks::default() };
-    let held = settings.request_memory.charge(0);
-    let nbd = Nbd { node, disks, settings: settings.gateway, lost: BTreeMap::new(), held, out: Vec::new() };
+    let nbd = Nbd {
+        node,
+        disks,
+        settings: settings.gateway,
+        request_memory: settings.request_memory.clone(),
+        lost: BTreeMap::new(),
+        retry_at: Monotonic(0),
+        out: Vec::new(),
+    };
     let limits = ConnectionLimits { all: CONNECTIONS_MAX, per_address: usize::MAX };
     let endpoint = Endpoint::listen(poll, socket, limits, &settings.memory, nbd)?;
     tracing::info!(%address, "serving disks to NBD clients");
@@ -125,6 +134,23 @@ struct Attached {
     /// When the disk was created: a later one with its name is another disk.
     created: Timestamp,
     gateway: Gateway,
+    /// Memory of the requests in progress.
+    held: Reservation,
+    /// A request that waits for memory. No other one is taken meanwhile.
+    waiting: Option<nbd::Request>,
+}
+
+impl Attached {
+    /// Submits a request if there is memory for it. It waits otherwise.
+    fn try_submit(&mut self, request: nbd::Request, now: Monotonic) -> bool {
+        let has_room = self.held.try_grow(request.bytes());
+        if has_room {
+            self.gateway.submit(now, request);
+        } else {
+            self.waiting = Some(request);
+        }
+        has_room
+    }
 }
 
 impl Client {
@@ -159,7 +185,7 @@ impl connections::Client for Client {
     }
 
     fn is_idle(&self) -> bool {
-        self.attached.as_ref().is_none_or(|attached| attached.gateway.is_idle())
+        self.attached.as_ref().is_none_or(|attached| attached.gateway.is_idle() && attached.waiting.is_none())
     }
 }
 
@@ -171,8 +197,9 @@ struct Nbd<M> {
     settings: gateway::Settings,
     /// The gateways of lost connections that resolve changes.
     lost: BTreeMap<ConnectionId, Attached>,
-    /// Data of the requests in progress of all connections.
-    held: Reservation,
+    request_memory: ByteBudget,
+    /// When requests that wait for memory are tried again.
+    retry_at: Monotonic,
     /// A buffer for replies.
     out: Vec<Bytes>,
 }
@@ -309,9 +336,14 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
         Ok(Client::new(now.monotonic))
     }
 
+    fn lost(&self) -> usize {
+        self.lost.len()
+    }
+
     /// Changes that may have been executed are resolved.
     fn disconnected(&mut self, id: ConnectionId, client: Client) {
         if let Some(mut attached) = client.attached {
+            attached.waiting = None;
             attached.gateway.close();
             if !attached.gateway.is_idle() {
                 self.lost.insert(id, attached);
@@ -321,6 +353,12 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
 
     fn take(&mut self, _: ConnectionId, connection: &mut Connection<Client>, now: Now) -> Step {
         let client = &mut connection.client;
+        if let Some(attached) = &mut client.attached
+            && let Some(request) = attached.waiting.take()
+        {
+            client.is_blocked = !attached.try_submit(request, now.monotonic);
+            return if client.is_blocked { Step::Blocked } else { Step::Taken };
+        }
         if client.input.len() < client.needed {
             return Step::NeedsInput;
         }
@@ -349,12 +387,9 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
                 Step::Taken
             }
             Ok(nbd::Step::Request(request)) => {
-                if let Some(attached) = &mut client.attached {
-                    let before = attached.gateway.held_bytes();
-                    attached.gateway.submit(now.monotonic, request);
-                    self.held.grow(bytes(attached.gateway.held_bytes().saturating_sub(before)));
-                }
-                Step::Taken
+                let attached = client.attached.as_mut();
+                client.is_blocked = attached.is_some_and(|attached| !attached.try_submit(request, now.monotonic));
+                if client.is_blocked { Step::Blocked } else { Step::Taken }
             }
             // All its requests are answered before the connection is closed.
             Ok(nbd::Step::Disconnect) => {
@@ -373,7 +408,8 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
 
     fn next_timer(&self, clients: &Connections<Client>) -> Monotonic {
         let gateways = self.gateways(clients).map(|attached| attached.gateway.timer_at());
-        gateways.min().unwrap_or(Monotonic::NEVER).min(self.list_at(clients))
+        let retry = if self.waits_for_memory(clients) { self.retry_at } else { Monotonic::NEVER };
+        gateways.min().unwrap_or(Monotonic::NEVER).min(self.list_at(clients)).min(retry)
     }
 
     fn begin_turn(&mut self, clients: &mut Connections<Client>, now: Now) {
@@ -394,8 +430,9 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
                 }
             }
         }
-        if has_completed {
+        if has_completed || now.monotonic >= self.retry_at && self.waits_for_memory(clients) {
             self.resume(clients);
+            self.retry_at = now.monotonic + MEMORY_PAUSE;
         }
     }
 
@@ -417,10 +454,6 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
     }
 }
 
-fn bytes(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
 impl<M: LocalMachine> Nbd<M> {
     /// The gateways of all connections, and of lost ones.
     fn gateways<'a>(&'a self, clients: &'a Connections<Client>) -> impl Iterator<Item = &'a Attached> {
@@ -429,22 +462,30 @@ impl<M: LocalMachine> Nbd<M> {
 
     /// Whether no request of a client can be taken now.
     fn must_wait(&self, attached: &Attached) -> bool {
-        attached.gateway.is_full()
-            || self.lost.values().any(|lost| lost.disk == attached.disk)
-            || self.held.is_exceeded() && !attached.gateway.is_idle()
+        attached.gateway.is_full() || self.lost.values().any(|lost| lost.disk == attached.disk)
+    }
+
+    /// Whether a request waits for memory: another protocol may release it without notice.
+    fn waits_for_memory(&self, clients: &Connections<Client>) -> bool {
+        let attached = clients.iter().filter_map(|(_, connection)| connection.client.attached.as_ref());
+        attached.into_iter().any(|attached| attached.waiting.is_some())
     }
 
     fn attach(&self, name: &str) -> Option<Attached> {
         let disk = self.disks.exported(name)?;
         let layout = Layout::new(u16::try_from(disk.stripes).ok()?)?;
         let (disk, created) = (disk.name.clone(), disk.created);
-        Some(Attached { disk, created, gateway: Gateway::new(layout, self.settings) })
+        let held = self.request_memory.child(CONNECTION_BYTES).charge(0);
+        Some(Attached { disk, created, gateway: Gateway::new(layout, self.settings), held, waiting: None })
     }
 
     /// Reads the connections with input that could not be taken.
     fn resume(&mut self, clients: &mut Connections<Client>) {
-        let held = self.gateways(clients).map(|attached| attached.gateway.held_bytes()).sum();
-        self.held.set_to(bytes(held));
+        for (_, connection) in clients.iter_mut() {
+            if let Some(attached) = &mut connection.client.attached {
+                attached.held.shrink_to(usize::try_from(attached.gateway.held_bytes()).unwrap_or(usize::MAX));
+            }
+        }
         let blocked = clients.iter().filter(|(_, connection)| connection.client.is_blocked);
         for id in blocked.map(|(id, _)| id).collect::<Vec<_>>() {
             clients.queue(id);

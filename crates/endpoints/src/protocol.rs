@@ -64,6 +64,11 @@ pub(crate) trait Protocol: Sized {
     /// A connection is gone, for any reason but [`Connections::clear`].
     fn disconnected(&mut self, id: ConnectionId, client: Self::Client);
 
+    /// Connections that are gone, and still take as much as one: they count for the limit.
+    fn lost(&self) -> usize {
+        0
+    }
+
     /// Takes the next request of a connection, if it is complete.
     fn take(&mut self, id: ConnectionId, connection: &mut Connection<Self::Client>, now: Now) -> Step;
 

@@ -43,6 +43,8 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Source;
 
+pub use base::limits::zookeeper::SESSION_TIMEOUT_MIN_MS;
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -274,7 +276,7 @@ pub struct Tuning {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Bytes of memory for clients of all protocols (requests, responses, results and queries): 128 MiB to 64 GiB.
-    /// Half is open to all, and the other half divided into shares; requests beyond both are rejected.
+    /// Half is open to all, and the other half divided into reserves; requests beyond both are rejected.
     /// Default: 1 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_memory_bytes: Option<u64>,
@@ -292,7 +294,6 @@ pub struct Tuning {
     pub replace_after_seconds: Option<u64>,
 }
 
-pub use base::limits::zookeeper::SESSION_TIMEOUT_MIN_MS;
 /// ZooKeeper's session timeout limits with the tick of its sample configuration.
 const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
 /// Bounds of `nbd.patience`.

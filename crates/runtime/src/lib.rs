@@ -21,7 +21,7 @@
 //! * The machine's thread never waits for a disk, or for a lock that is held during IO.
 //! * The log's thread only writes and forces; its first error ends the process, with nothing acknowledged after it
 //!   (guarantee 25).
-//! * Only this module reads a clock (`clock`).
+//! * Only `clock` reads a clock, here and in `endpoints`.
 //! * All input from other threads to the machine goes through `inbox`. It is bounded by its sources: requests by the
 //!   limit of requests in progress (`gateway`), the rest by the machine's own disk work in progress.
 

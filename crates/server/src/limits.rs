@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use sharedlog::limits::BATCH_BYTES_MAX;
 
-pub use base::limits::grpc::REQUEST_BYTES_MAX;
+pub use base::limits::console::CONNECTIONS_MAX as CONSOLE_CONNECTIONS_MAX;
+pub(crate) use base::limits::console::{
+    CONNECTION_TIME_MAX as CONSOLE_CONNECTION_TIME_MAX, HEADER_BYTES_MAX as CONSOLE_HEADER_BYTES_MAX,
+    HEADERS_MAX as CONSOLE_HEADERS_MAX, REQUEST_TIME_MAX as CONSOLE_REQUEST_TIME_MAX,
+};
+pub(crate) use base::limits::grpc::{
+    CONNECTIONS_MAX, MESSAGE_TIME_MAX, PREFACE_TIME_MAX, PREFETCH_BYTES, STREAM_REQUESTS_MAX, STREAMS_MAX,
+    STREAMS_PER_CONNECTION_MAX,
+};
+pub use base::limits::grpc::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 
-pub use base::limits::grpc::REPLY_BYTES_MAX;
-
-pub(crate) use base::limits::grpc::CONNECTIONS_MAX;
-
-pub(crate) use base::limits::grpc::STREAMS_PER_CONNECTION_MAX;
-
-pub(crate) use base::limits::grpc::STREAM_REQUESTS_MAX;
-pub(crate) use base::limits::grpc::STREAMS_MAX;
 /// Size of a message with several responses: clients accept 4 MiB by default. A larger response is sent alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
 /// The response to a read of a log ends with the entry that reaches this size. With entries of a usual size it stays below
@@ -21,7 +22,6 @@ pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
 /// Maximum bytes of a log read that is a unary call or in a stream: any single entry fits.
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
-pub(crate) use base::limits::grpc::PREFETCH_BYTES;
 /// Approximate size of a read of the prefetch.
 pub(crate) const PREFETCH_READ_BYTES: usize = 512 << 10;
 /// How long a subscription's read waits for an entry. A hole left by a dead writer delays subscribers for this long.
@@ -37,10 +37,6 @@ pub(crate) const SUBSCRIPTION_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// Interval at which a stream checks for requests without a response.
 pub(crate) const STREAM_SWEEP: Duration = Duration::from_millis(100);
-
-pub(crate) use base::limits::grpc::PREFACE_TIME_MAX;
-
-pub(crate) use base::limits::grpc::MESSAGE_TIME_MAX;
 
 /// A connection without traffic for this long is pinged ...
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
@@ -68,9 +64,3 @@ pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;
 pub(crate) const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
 /// The server responds in its place this much later.
 pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
-
-pub(crate) use base::limits::console::CONNECTION_TIME_MAX as CONSOLE_CONNECTION_TIME_MAX;
-pub use base::limits::console::CONNECTIONS_MAX as CONSOLE_CONNECTIONS_MAX;
-pub(crate) use base::limits::console::HEADER_BYTES_MAX as CONSOLE_HEADER_BYTES_MAX;
-pub(crate) use base::limits::console::HEADERS_MAX as CONSOLE_HEADERS_MAX;
-pub(crate) use base::limits::console::REQUEST_TIME_MAX as CONSOLE_REQUEST_TIME_MAX;

@@ -2,6 +2,8 @@
 
 use base::Duration;
 
+pub use base::limits::logs::{BATCH_BYTES_MAX, RECORDS_MAX};
+
 /// Maximum chains in one extent. A projection is stored as one entry in the catalog's log.
 pub const STRIPES_MAX: usize = 64;
 /// Maximum stripe width: consecutive positions in one chain.
@@ -18,8 +20,6 @@ pub const EXTENTS_MAX: usize = 64;
 pub const UNIT_STRIPES_MAX: usize = 2 * EXTENTS_MAX;
 /// Maximum damaged positions that a unit remembers. Further damage is found when the position is read.
 pub const DAMAGED_MAX: usize = 1_024;
-pub use base::limits::logs::BATCH_BYTES_MAX;
-pub use base::limits::logs::RECORDS_MAX;
 /// Positions of a log are below this.
 pub const POSITION_MAX: u64 = base::limits::LOG_POSITION_MAX;
 /// Maximum positions in one grant of a sequencer. Positions that the client does not write must be filled.

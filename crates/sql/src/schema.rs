@@ -26,12 +26,7 @@ use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
 use crate::keys::{Direction, IndexLayout, KeyColumn, KeyReader, RowLayout};
 use crate::types::SqlType;
 
-pub use base::limits::sql::COLUMNS_MAX;
-pub use base::limits::sql::INDEXES_MAX;
-pub use base::limits::sql::KEY_COLUMNS_MAX;
-pub use base::limits::sql::LEVELS_MAX;
-pub use base::limits::sql::NAME_BYTES_MAX;
-pub use base::limits::sql::RELATIONS_MAX;
+pub use base::limits::sql::{COLUMNS_MAX, INDEXES_MAX, KEY_COLUMNS_MAX, LEVELS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
 
 /// A version of a database's schema.
 #[derive(Clone, Debug, Default, PartialEq)]

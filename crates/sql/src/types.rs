@@ -3,8 +3,7 @@
 use std::fmt;
 
 pub(crate) use base::limits::sql::CHAR_LENGTH_MAX;
-pub use base::limits::sql::LENGTH_MAX;
-pub use base::limits::sql::PRECISION_MAX;
+pub use base::limits::sql::{LENGTH_MAX, PRECISION_MAX};
 
 /// The type of a column, a parameter or a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -34,6 +34,8 @@ use base::{Duration, Monotonic};
 use bytes::Bytes;
 use state_machine::{ClientSessionId, Consistency, Failure};
 
+pub use base::limits::nbd::{BYTES_MAX, REQUESTS_MAX};
+
 mod assemble;
 mod cut;
 mod lane;
@@ -48,8 +50,6 @@ use crate::stripe::request::{
 use cut::Change;
 use lane::{Lane, ProposalNumber, Session, Waiting};
 
-pub use base::limits::nbd::BYTES_MAX;
-pub use base::limits::nbd::REQUESTS_MAX;
 /// Maximum proposals in progress in one stripe. Further changes wait, and are combined.
 const PROPOSALS_MAX: usize = 8;
 /// Maximum calls of reads in progress.

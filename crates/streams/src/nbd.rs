@@ -19,6 +19,8 @@
 
 use bytes::{Bytes, BytesMut};
 
+pub use base::limits::nbd::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX};
+
 mod constants;
 mod handshake;
 mod reply;
@@ -32,12 +34,10 @@ pub use transmission::{Command, Request};
 use handshake::Handshake;
 use transmission::Transmission;
 
-pub use base::limits::nbd::PAYLOAD_BYTES_MAX;
 /// Maximum bytes that the driver must buffer for a step: a write with its header.
 pub const INPUT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX as usize + transmission::REQUEST_BYTES;
 /// The size of blocks in bytes at which requests are cheapest.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
-pub use base::limits::nbd::STRING_BYTES_MAX;
 
 /// A disk that clients can attach.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use base::budget::ByteBudget;
-use base::limits::sql::CHANGED_ROWS_MAX;
-use base::limits::sql::QUERY_BYTES;
+use base::limits::sql::{CHANGED_ROWS_MAX, QUERY_BYTES};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use query::{Engine, Execution, Limits, Planner, Query, QueryError, Source, SourceError};

@@ -1,9 +1,9 @@
 //! Flow control: memory for clients stays below a limit, and a slow consumer does not block other clients.
 //!
 //! There are two budgets ([`ClientBudgets`]), each with a child for each connection: *requests* are counted from their
-//! first byte until they are answered, *responses* from their creation until they are written to the socket. A request or response that does not fit is rejected (`RESOURCE_EXHAUSTED`),
-//! but a read of a log waits ([`log_reads`]). While a budget is nearly full, responses that make no progress are reset
-//! ([`call`]).
+//! first byte until they are answered, *responses* from their creation until they are written to the socket. A request
+//! or response that does not fit is rejected (`RESOURCE_EXHAUSTED`), but a read of a log waits ([`log_reads`]). While
+//! memory is short, responses that make no progress are reset ([`call`]).
 
 pub(crate) mod call;
 pub(crate) mod log_reads;
@@ -17,8 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use base::budget::{ByteBudget, ClientBudgets, Reservation};
-use base::limits::grpc::SESSIONS_AT_ONCE;
-use base::limits::grpc::SESSIONS_PER_S;
+use base::limits::grpc::{SESSIONS_AT_ONCE, SESSIONS_PER_S};
 use state_machine::Failure;
 use tokio::time::sleep;
 use tonic::body::Body;

@@ -73,7 +73,7 @@ fn halves(bytes: usize) -> ClientMemory {
 
 #[test]
 fn response_chunking_and_accounting() {
-    let memory = halves(64 * MIB);
+    let memory = ClientMemory::new(ClientBudgets::new(64 * MIB));
     let connection = memory.connection();
     for bytes in [1, CHUNK_BYTES, CHUNK_BYTES + 1, 10 * CHUNK_BYTES + 7] {
         let messages = [message(bytes, 1), message(100, 2), message(bytes, 3)];
@@ -98,7 +98,7 @@ fn response_chunking_and_accounting() {
 
 #[test]
 fn transport_buffers_two_chunks() {
-    let memory = halves(64 * MIB);
+    let memory = ClientMemory::new(ClientBudgets::new(64 * MIB));
     let (_call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let first = chunk(&mut body).expect("a first chunk");
     let second = chunk(&mut body).expect("a second chunk");
@@ -119,7 +119,7 @@ fn transport_buffers_two_chunks() {
 
 #[test]
 fn resets_idle_response() {
-    let memory = halves(64 * MIB);
+    let memory = ClientMemory::new(ClientBudgets::new(64 * MIB));
     let (call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let long_ago = || Instant::now().checked_sub(RESPONSE_IDLE_MAX).expect("the machine runs for longer");
     *lock(&call.progress_at) = long_ago();
@@ -202,7 +202,7 @@ const LARGER: Outcome = Ok(Response::Log(LogResponse::Larger));
 
 #[test]
 fn log_read_grows_request_on_demand() {
-    let memory = halves(64 * MIB);
+    let memory = ClientMemory::new(ClientBudgets::new(64 * MIB));
     let connection = memory.connection();
     let asked = |read: &LogRead| match read.try_ask(&connection).expect("there is room").0 {
         Request::Log(LogRequest::Read { count, bytes, .. }) => (count, bytes),
@@ -237,7 +237,7 @@ impl crate::Gateway for Slow {
 
 #[tokio::test]
 async fn reads_wait_for_memory_in_order() {
-    let memory = Arc::new(halves(256 * MIB));
+    let memory = Arc::new(ClientMemory::new(ClientBudgets::new(256 * MIB)));
     let (connection, node) = (memory.connection(), Arc::new(Slow::default()));
     let deadline = Instant::now() + Duration::from_secs(10);
     let read = || {
@@ -263,7 +263,7 @@ async fn reads_wait_for_memory_in_order() {
 
 #[test]
 fn sessions_of_one_connection_are_limited() {
-    let connection = halves(64 * MIB).connection();
+    let connection = ClientMemory::new(ClientBudgets::new(64 * MIB)).connection();
     let open = Request::table("t", tablets::request::TableRequest::OpenSession { key: "k".into() });
     let now = Instant::now();
     let opened = |now| (0..2_000).take_while(|_| connection.admit(&open, now).is_ok()).count();

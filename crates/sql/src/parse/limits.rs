@@ -1,9 +1,6 @@
 //! Limits on statements, checked before the parser works.
 
-use base::limits::sql::CODE_BYTES_MAX;
-use base::limits::sql::DEPTH_MAX;
-use base::limits::sql::STATEMENTS_MAX;
-use base::limits::sql::TEXT_BYTES_MAX;
+use base::limits::sql::{CODE_BYTES_MAX, DEPTH_MAX, STATEMENTS_MAX, TEXT_BYTES_MAX};
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 

@@ -49,6 +49,17 @@ pub enum Command {
     },
 }
 
+impl Request {
+    /// Bytes of data that it takes in memory until it is answered: written ones, or those to be read.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self.command {
+            Command::Write(_) | Command::Read { .. } => self.length as usize,
+            _ => 0,
+        }
+    }
+}
+
 /// The flags of an export for a client.
 pub(super) fn flags(export: &Export, is_structured: bool) -> u16 {
     use constants::transmission::*;
