@@ -6,3 +6,11 @@ pub mod list_append;
 pub mod register;
 pub mod search;
 pub mod world;
+
+/// Whether a long test runs whole: all of them do, unless `SIM_WHOLE` is a number, which selects one of eight. `.ci/run` derives
+/// it from the commit, because the same seeds and scopes find little that they have not found before.
+#[cfg(test)]
+fn is_whole(number: usize) -> bool {
+    let selected = std::env::var("SIM_WHOLE").ok().and_then(|number| number.parse::<usize>().ok());
+    selected.is_none_or(|selected| selected % 8 == number)
+}

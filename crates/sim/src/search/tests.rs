@@ -22,6 +22,9 @@ fn exhaustive_search_of_two_epochs() {
 
 #[test]
 fn exhaustive_search_of_two_epochs_with_crash() {
+    if !crate::is_whole(1) {
+        return;
+    }
     let report = search(Scope { crashes: 1, ticks: 1, ..SMALL }, Duration::from_secs(120));
     println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
     assert_eq!(report.violation, None);
@@ -41,6 +44,9 @@ fn exhaustive_search_of_two_epochs_with_crash() {
 
 #[test]
 fn search_of_one_epoch_with_crash() {
+    if !crate::is_whole(2) {
+        return;
+    }
     let scope = Scope { epochs: 1, crashes: 1, forces: Forces::AnyTime, ..SMALL };
     let report = search(scope, Duration::from_secs(20));
     println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
@@ -50,6 +56,9 @@ fn search_of_one_epoch_with_crash() {
 /// A learner that becomes a voter, a voter that is removed, and a crash, with every order of two epochs around them.
 #[test]
 fn search_of_membership_changes() {
+    if !crate::is_whole(3) {
+        return;
+    }
     // With a client's entry in addition to the crash there are 7 million states, also without a violation.
     let of_two = Scope { voters: 2, learners: 1, ..SMALL };
     for scope in [
@@ -103,6 +112,9 @@ fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Observation> {
 
 #[test]
 fn state_reduction_is_sound() {
+    if !crate::is_whole(0) {
+        return;
+    }
     for scope in [
         Scope { ticks: 1, ..SMALL },
         Scope { entries: 0, ticks: 1, crashes: 1, ..SMALL },
@@ -145,6 +157,9 @@ mod canary {
 
     #[test]
     fn search_without_bug_finds_no_violation() {
+        if !crate::is_whole(5) {
+            return;
+        }
         for scopes in [telling(1), telling(8)] {
             assert_eq!(search_small_scopes(scopes, LIMIT / 16).violation, None);
         }

@@ -40,8 +40,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (3_445_203_303, "a leader that cannot read its disk leads for up to 80 s, but the limit was 60 s (simulator bug)"),
 ];
 
-/// The long campaigns. All of them run whole, unless `SIM_WHOLE` is a number, which selects one: `.ci/run` derives it from the
-/// commit, because the same seeds find little that they have not found before.
+/// The long campaigns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Long {
     AllEvents,
@@ -55,21 +54,9 @@ enum Long {
 }
 
 impl Long {
-    const ALL: [Self; 8] = [
-        Self::AllEvents,
-        Self::DoubtfulUnits,
-        Self::DiskLoss,
-        Self::RollBack,
-        Self::Logs,
-        Self::Disks,
-        Self::PrimaryBackup,
-        Self::ZooKeeper,
-    ];
-
     /// Whether it runs whole; otherwise it runs a quarter of its seeds, and need not meet every kind of event.
     fn is_whole(self) -> bool {
-        let asked = std::env::var("SIM_WHOLE").ok().and_then(|number| number.parse::<usize>().ok());
-        asked.is_none_or(|number| Self::ALL[number % Self::ALL.len()] == self)
+        crate::is_whole(self as usize)
     }
 
     fn seeds(self, all: usize) -> usize {
