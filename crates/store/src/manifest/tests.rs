@@ -57,6 +57,8 @@ fn write_both(disk: &MemoryDisk, manifest: Manifest) -> Result<(), FileError> {
 
 fn disk_with(manifest: Manifest) -> MemoryDisk {
     let disk = MemoryDisk::new();
+    disk.create_dir(SHARD_DIRECTORY).unwrap();
+    disk.sync_dir("").unwrap();
     write_both(&disk, manifest).unwrap();
     disk
 }

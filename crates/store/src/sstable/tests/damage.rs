@@ -106,7 +106,7 @@ fn detects_truncation_while_open() {
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
     let mut sstable = open(&disk, &meta).unwrap();
-    let cut = disk.create("tables/cut", OpenOptions::BUFFERED).unwrap();
+    let cut = disk.create("0/tables/cut", OpenOptions::BUFFERED).unwrap();
     cut.write_at(0, &content(&disk, &ID.path())[..100]).unwrap();
     sstable.source.file = std::sync::Arc::new(cut);
     assert!(is_seen(&sstable.newest(&model[29].key, model[29].timestamp, through(&BlockCache::new(0)))));

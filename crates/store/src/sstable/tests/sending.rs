@@ -43,7 +43,7 @@ fn sstable_transfer_is_atomic() {
     let taken = send(&theirs, &|_, bytes| bytes).unwrap();
     compare_all(&taken, &BlockCache::new(0), &versions(&model));
     let whole = |disk: &MemoryDisk, path: &str| read_whole(disk, path, u64::MAX).unwrap();
-    assert_eq!(whole(&theirs, "tables/3-99"), whole(&ours, &ID.path()));
+    assert_eq!(whole(&theirs, "0/tables/3-99"), whole(&ours, &ID.path()));
     for damaged in 0..meta.bytes.div_ceil(1_000) {
         let theirs = disk();
         let change = |offset, bytes: Bytes| match offset == damaged * 1_000 {

@@ -109,7 +109,10 @@ fn failed_compaction_leaves_no_files() {
     let JobError::Sstable(SstableError::Damaged { path, .. }) = error else { panic!("{error}") };
     assert_eq!(path, newest);
     let left: Vec<_> = disk.list(sstable::DIRECTORY).unwrap();
-    assert!(before.contains(&newest["tables/".len()..].to_owned()) && left.iter().all(|name| before.contains(name)));
+    assert!(
+        before.contains(&newest[sstable::DIRECTORY.len() + 1..].to_owned())
+            && left.iter().all(|name| before.contains(name))
+    );
 }
 
 #[test]
