@@ -160,7 +160,7 @@ fn refuses_other_format_version() {
     cluster.stop();
     let known = format!("format {}", store::FORMAT);
     let store = cluster.node_directory(1).join("store");
-    for copies in [["identity", "identity.copy"], ["manifest.a", "manifest.b"]] {
+    for copies in [["identity", "identity.copy"], ["0/manifest.a", "0/manifest.b"]] {
         copies.iter().for_each(|copy| change_format(&store.join(copy), 77));
         let before = copies.map(|copy| fs::read(store.join(copy)).expect("the file is there"));
         Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE).failed(3, &["format 77", &known]);

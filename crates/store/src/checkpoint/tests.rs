@@ -66,7 +66,7 @@ fn removes_only_superseded_or_unnamed() {
         let meta = CheckpointMeta { cohort: CohortId(cohort), lsn: Lsn::new(1, sequence), ..META };
         write_checkpoint(&disk, &identity().owner(), &meta, std::iter::empty()).unwrap();
     }
-    disk.create("checkpoints/1-1.11.new", OpenOptions::BUFFERED).unwrap();
+    disk.create("0/checkpoints/1-1.11.new", OpenOptions::BUFFERED).unwrap();
     let superseded = BTreeMap::from([(CohortId(1), Lsn::new(1, 9))]);
     remove(&disk, &superseded, &BTreeSet::from([CohortId(2)])).unwrap();
     assert_eq!(disk.list(DIRECTORY).unwrap(), ["1-1.11.new", "1-1.5", "1-1.7"]);
