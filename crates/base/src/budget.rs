@@ -118,11 +118,11 @@ impl ByteBudget {
         self.pools.reserve.used() + self.pools.opened.load(Ordering::SeqCst)
     }
 
-    /// Whether more than half is in use of the part that is open to all; of a budget by itself, of the whole.
+    /// Whether more than a quarter is in use of the part that is open to all; of a budget by itself, of the whole.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let pool = self.forced_pool();
-        pool.used() > pool.limit / 2
+        pool.used() > pool.limit / 4
     }
 
     /// Whether it has a part in [`ByteBudget::charge`]s beyond the limit.

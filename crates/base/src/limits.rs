@@ -60,7 +60,7 @@ pub const REQUESTS_IN_FLIGHT_MAX: usize = 8_192;
 pub const WAITS_IN_FLIGHT_MAX: usize = 8_192;
 /// Default memory in bytes for the clients of one node, of all protocols: requests, responses, results, queries. Requests
 /// beyond it are rejected as overloaded.
-pub const CLIENT_MEMORY_BYTES_DEFAULT: usize = 1 << 30;
+pub const CLIENT_MEMORY_BYTES_DEFAULT: usize = 512 << 20;
 /// Minimum of that setting: the largest response must fit into half of it.
 pub const CLIENT_MEMORY_BYTES_MIN: usize = 128 << 20;
 /// Deadline of a request that has none of its own.
@@ -91,7 +91,7 @@ pub const LOGS_MAX: usize = 1_000;
 
 /// Of gRPC clients.
 pub mod grpc {
-    use std::time::Duration;
+    use crate::Duration;
 
     use super::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
 
@@ -113,9 +113,9 @@ pub mod grpc {
     /// Prefetch of a subscription, or one entry if that is larger: enough to keep several disks busy while the client reads.
     pub const PREFETCH_BYTES: usize = 4 << 20;
     /// Timeout for the HTTP/2 preface of a new connection, which clients send at once.
-    pub const PREFACE_TIME_MAX: Duration = Duration::from_secs(5);
+    pub const PREFACE_TIME_MAX: Duration = Duration::from_millis(5_000);
     /// Timeout for receiving a message: enough for the largest one at about 3 Mbit/s.
-    pub const MESSAGE_TIME_MAX: Duration = Duration::from_secs(30);
+    pub const MESSAGE_TIME_MAX: Duration = Duration::from_millis(30_000);
     /// Sessions that a connection may open at once: one for each of many ranges.
     pub const SESSIONS_AT_ONCE: f64 = 1_000.0;
     /// Sessions that it may open per second afterwards. Unused sessions expire after ten minutes, so that one connection has
@@ -129,15 +129,15 @@ pub mod grpc {
 
 /// Of the console.
 pub mod console {
-    use std::time::Duration;
+    use crate::Duration;
 
     /// Concurrent connections of the console: a browser has up to six, a scraper one. With their buffers they take less
     /// than 16 MiB. Further ones are closed at once.
     pub const CONNECTIONS_MAX: usize = 128;
     /// Timeout for receiving a request to the console, from the start of the connection or the last response.
-    pub const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+    pub const REQUEST_TIME_MAX: Duration = Duration::from_millis(5_000);
     /// A connection to the console is closed after this time, so that slow readers do not occupy all connections.
-    pub const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
+    pub const CONNECTION_TIME_MAX: Duration = Duration::from_millis(60_000);
     /// Bytes of a request to the console, which is all headers: browsers and proxies send a kilobyte or two.
     pub const HEADER_BYTES_MAX: usize = 16 << 10;
     /// Headers of a request to the console.
@@ -197,7 +197,7 @@ pub mod nbd {
     pub const ATTACH_TIMEOUT: Duration = Duration::from_millis(30_000);
     /// Bytes of requests in progress that each connection may have when memory for clients is short: the reserve is enough
     /// for all connections.
-    pub const CONNECTION_BYTES: usize = 256 << 10;
+    pub const CONNECTION_BYTES: usize = 128 << 10;
     /// Bytes of unread replies at which a connection is not read any more.
     pub const OUTPUT_BYTES_MAX: usize = 64 << 20;
     /// Requests in progress at which a gateway is full.

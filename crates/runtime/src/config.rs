@@ -277,7 +277,7 @@ pub struct Tuning {
     pub memory_bytes: Option<u64>,
     /// Bytes of memory for clients of all protocols (requests, responses, results and queries): 128 MiB to 64 GiB.
     /// Half is open to all, and the other half divided into reserves; requests beyond both are rejected.
-    /// Default: 1 GiB.
+    /// Default: 512 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_memory_bytes: Option<u64>,
     /// Maximum read rate of compactions in bytes per second, as long as writes need not wait for them: 1 MiB to 64 GiB.

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use base::limits::{console, grpc};
 use sharedlog::limits::BATCH_BYTES_MAX;
 
 pub use base::limits::console::CONNECTIONS_MAX as CONSOLE_CONNECTIONS_MAX;
 pub(crate) use base::limits::console::{
-    CONNECTION_TIME_MAX as CONSOLE_CONNECTION_TIME_MAX, HEADER_BYTES_MAX as CONSOLE_HEADER_BYTES_MAX,
-    HEADERS_MAX as CONSOLE_HEADERS_MAX, REQUEST_TIME_MAX as CONSOLE_REQUEST_TIME_MAX,
+    HEADER_BYTES_MAX as CONSOLE_HEADER_BYTES_MAX, HEADERS_MAX as CONSOLE_HEADERS_MAX,
 };
 pub(crate) use base::limits::grpc::{
-    CONNECTIONS_MAX, MESSAGE_TIME_MAX, PREFACE_TIME_MAX, PREFETCH_BYTES, STREAM_REQUESTS_MAX, STREAMS_MAX,
-    STREAMS_PER_CONNECTION_MAX,
+    CONNECTIONS_MAX, PREFETCH_BYTES, STREAM_REQUESTS_MAX, STREAMS_MAX, STREAMS_PER_CONNECTION_MAX,
 };
 pub use base::limits::grpc::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+
+pub(crate) const PREFACE_TIME_MAX: Duration = Duration::from_nanos(grpc::PREFACE_TIME_MAX.0);
+pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_nanos(grpc::MESSAGE_TIME_MAX.0);
+pub(crate) const CONSOLE_REQUEST_TIME_MAX: Duration = Duration::from_nanos(console::REQUEST_TIME_MAX.0);
+pub(crate) const CONSOLE_CONNECTION_TIME_MAX: Duration = Duration::from_nanos(console::CONNECTION_TIME_MAX.0);
 
 /// Size of a message with several responses: clients accept 4 MiB by default. A larger response is sent alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;

@@ -36,7 +36,7 @@ fn trimmed_tables_are_deleted_soon() {
 }
 
 fn bytes_in_tables(cluster: &Cluster, node: u32) -> u64 {
-    let tables = cluster.node_directory(node).join("store/tables");
+    let tables = cluster.node_directory(node).join("store").join(store::sstable::DIRECTORY);
     let sizes = fs::read_dir(tables).expect("it is there").filter_map(|table| Some(table.ok()?.metadata().ok()?.len()));
     sizes.sum()
 }
