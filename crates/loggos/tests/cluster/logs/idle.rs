@@ -274,7 +274,7 @@ fn canceled_waits_release_slots() {
         let mut client = log_client(&cluster, 1).await;
         let mut wait = async |wait_ms| {
             let read = ReadRequest { log: "other".into(), start: 1 << 40, count: 1, wait_ms };
-            timeout(Duration::from_millis(20), client.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
+            timeout(Duration::from_millis(100), client.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
         };
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
@@ -287,14 +287,14 @@ fn canceled_waits_release_slots() {
         // At the limit, a further waiting read is refused, and nothing else.
         let began = Instant::now();
         while !wait(60_000).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
-            assert!(began.elapsed() < Duration::from_secs(5), "so many may wait");
+            assert!(began.elapsed() < Duration::from_secs(20), "so many may wait");
             sleep(Duration::from_millis(20)).await;
         }
         sleep(Duration::from_secs(1)).await;
         drop(waiters);
         let gone = Instant::now();
         while wait(60_000).await.is_err() {
-            assert!(gone.elapsed() < Duration::from_secs(2), "those who are gone wait still");
+            assert!(gone.elapsed() < Duration::from_secs(5), "those who are gone wait still");
             sleep(Duration::from_millis(20)).await;
         }
         println!("their places were free after {:?}", gone.elapsed());
