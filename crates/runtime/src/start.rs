@@ -133,10 +133,6 @@ fn end_with_parent() {
 fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
     tracing::debug!(descriptors, "limit of open files");
-    // The allocator asks for huge pages, which keep memory resident that it has returned: twice the budget for clients.
-    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "cannot disable transparent huge pages");
-    }
     let files = OsFiles::new(&config.data.join(STORE));
     if is_blank(config, &files)? && founding::wait(config, formation)? == Waited::Stopped {
         return Ok(End::Stopped);
