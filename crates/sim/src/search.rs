@@ -61,6 +61,9 @@ pub struct Scope {
     pub forces: Forces,
 }
 
+/// Transitions of the first, brief search of each of several scopes.
+const BRIEF_TRANSITIONS: u64 = 500_000;
+
 /// One step of time and nothing else.
 const NOTHING: Scope = Scope {
     voters: 3,
@@ -175,13 +178,17 @@ pub struct Violation {
 /// Searches every state within `scope` depth first, for at most `limit`.
 #[must_use]
 pub fn search(scope: Scope, limit: Duration) -> Report {
+    search_within(scope, limit, u64::MAX)
+}
+
+fn search_within(scope: Scope, limit: Duration, transitions_max: u64) -> Report {
     let started = Instant::now();
     let mut search = Search::new(scope);
     let mut report = Report::default();
     let mut transitions = 0;
     while let Some((state, choice)) = search.next_choice() {
         transitions += 1;
-        if transitions % 65_536 == 0 && started.elapsed() > limit {
+        if transitions > transitions_max || transitions % 65_536 == 0 && started.elapsed() > limit {
             break;
         }
         if let Err(what) = search.carry_out(state, choice) {
@@ -203,11 +210,11 @@ pub fn search(scope: Scope, limit: Duration) -> Report {
 pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     let started = Instant::now();
     let mut report = Report::default();
-    for at_most in [limit / 30, limit] {
+    for transitions_max in [BRIEF_TRANSITIONS, u64::MAX] {
         for scope in scopes.iter().copied() {
             let left = limit.saturating_sub(started.elapsed());
             if report.violation.is_none() && left > Duration::ZERO {
-                report = search(scope, left.min(at_most));
+                report = search_within(scope, left, transitions_max);
             }
         }
     }

@@ -311,7 +311,7 @@ fn log_port_bugs_are_found() {
     use base::canary::Bug;
 
     for bug in [Bug::FailedReadIsHole, Bug::DoubtfulAppendDone, Bug::ZnodesKeptEarly] {
-        let catch = campaign::catch_bug(bug, std::time::Duration::from_secs(120));
+        let catch = campaign::catch_bug(bug, crate::SEARCH_LIMIT);
         println!("{:<28} {:?} after {} seeds", bug.name(), catch.found, catch.seeds);
         assert!(catch.found.is_some(), "{} escapes", bug.name());
     }

@@ -1,13 +1,14 @@
 //! The search finds no violation in the product, and finds planted bugs.
 
 use super::*;
+use crate::SEARCH_LIMIT;
 
 const TWO: ManagedScope =
     ManagedScope { members: 2, candidates: 0, versions: 1, entries: 1, crashes: 0, damage: false, ticks: 1 };
 
 #[test]
 fn managed_search_of_two_versions() {
-    let report = super::search(TWO, Duration::from_secs(120));
+    let report = super::search(TWO, SEARCH_LIMIT);
     println!("{} states, {:?}, {:?}", report.states, report.elapsed, report.reached);
     assert_eq!(report.violation, None);
     assert!(report.exhausted);
@@ -18,7 +19,7 @@ fn managed_search_of_two_versions_with_crash() {
     if !crate::is_whole(4) {
         return;
     }
-    let report = super::search(ManagedScope { entries: 2, crashes: 1, ..TWO }, Duration::from_secs(240));
+    let report = super::search(ManagedScope { entries: 2, crashes: 1, ..TWO }, SEARCH_LIMIT);
     println!("{} states, {:?}, {:?}", report.states, report.elapsed, report.reached);
     assert_eq!(report.violation, None);
     assert!(report.exhausted);
@@ -30,7 +31,7 @@ fn managed_search_of_two_versions_with_crash() {
 #[test]
 fn managed_search_of_candidates() {
     let scope = ManagedScope { members: 1, candidates: 1, versions: 2, ..TWO };
-    let report = super::search(scope, Duration::from_secs(240));
+    let report = super::search(scope, SEARCH_LIMIT);
     println!("{} states, {:?}, {:?}", report.states, report.elapsed, report.reached);
     assert_eq!(report.violation, None);
     assert!(report.exhausted);
@@ -76,7 +77,7 @@ fn managed_search_finds_planted_bugs() {
     let mut escaped = Vec::new();
     for bug in BUGS.into_iter().filter(is_asked_for) {
         plant(Some(bug));
-        let found = std::panic::catch_unwind(|| super::search(telling(bug), Duration::from_secs(300)));
+        let found = std::panic::catch_unwind(|| super::search(telling(bug), SEARCH_LIMIT));
         plant(None);
         let what = match &found {
             Ok(report) => report.violation.as_ref().map(|found| (found.what.clone(), found.trace.len())),

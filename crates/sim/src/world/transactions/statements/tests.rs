@@ -34,7 +34,7 @@ fn sql_bugs_are_found() {
     use base::canary::Bug;
 
     for bug in Bug::ALL.iter().copied().filter(|bug| bug.guarantee() == 30) {
-        let catch = campaign::catch_bug(bug, Duration::from_secs(60));
+        let catch = campaign::catch_bug(bug, crate::SEARCH_LIMIT);
         println!("{:<28} {:?} after {} seeds, {:?}", bug.name(), catch.found, catch.seeds, catch.elapsed);
         assert!(catch.found.is_some(), "{} escapes", bug.name());
     }
