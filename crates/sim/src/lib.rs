@@ -7,10 +7,10 @@ pub mod register;
 pub mod search;
 pub mod world;
 
-/// The limit of a search in a test: a guard only, far above what any machine needs, because what is searched must not depend
-/// on time.
+/// Maximum time of a search in a test. On any machine a search ends earlier, so its result does not depend on the speed of the
+/// machine.
 #[cfg(test)]
-const SEARCH_LIMIT: std::time::Duration = std::time::Duration::from_secs(3_600);
+const SEARCH_LIMIT: std::time::Duration = std::time::Duration::from_secs(1_200);
 
 /// Whether a long test runs whole: all of them do, unless `SIM_WHOLE` is a number, which selects one of eight. `.ci/run` derives
 /// it from the commit, because the same seeds and scopes find little that they have not found before.
