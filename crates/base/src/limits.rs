@@ -195,6 +195,9 @@ pub mod nbd {
     pub const CONNECTIONS_MAX: usize = 256;
     /// Timeout for a client to attach a disk.
     pub const ATTACH_TIMEOUT: Duration = Duration::from_millis(30_000);
+    /// A node that holds a change longer does not execute it, and a loop that did not run for this time closes the connections
+    /// with requests: the client may have gone, and changed the same blocks through another node.
+    pub const STALL: Duration = Duration::from_millis(200);
     /// Bytes of requests in progress that each connection may have when memory for clients is short: the reserve is enough
     /// for all connections.
     pub const CONNECTION_BYTES: usize = 128 << 10;
@@ -206,9 +209,14 @@ pub mod nbd {
     pub const BYTES_MAX: u64 = 64 << 20;
     /// Maximum bytes of the data of a read or a write: the size that all clients assume.
     pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+    /// Maximum bytes of the name of a holder.
+    pub const HOLDER_BYTES_MAX: usize = 128;
     /// Maximum bytes of a name or another string, from the protocol.
     pub const STRING_BYTES_MAX: usize = 4096;
 }
+
+/// What the names of the tables of SQL databases begin with.
+pub const SQL_PREFIX: &str = "sql.";
 
 /// Of PostgreSQL clients, and of SQL.
 pub mod sql {

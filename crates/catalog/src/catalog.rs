@@ -235,6 +235,7 @@ impl Catalog {
             bytes: table.options.disk_bytes,
             stripes: table.ranges.len() as u32,
             created: table.created,
+            is_exclusive: table.options.is_exclusive,
         })
     }
 

@@ -241,6 +241,7 @@ impl Wire for TableRecord {
         }
         if options.is_disk() {
             options.disk_bytes.encode(out);
+            out.bool(options.is_exclusive);
         }
     }
 
@@ -262,8 +263,10 @@ impl Wire for TableRecord {
         if is_managed && configurations.len() != placed.len() {
             return Err(DecodeError::Invalid { what: "number of configurations of a table" });
         }
-        let disk_bytes = if tag & DISK != 0 { Wire::decode(input)? } else { 0 };
-        let options = TableOptions { kind, replicas, retention, durability, transactions, replication, disk_bytes };
+        let (disk_bytes, is_exclusive) =
+            if tag & DISK != 0 { (Wire::decode(input)?, input.bool()?) } else { (0, false) };
+        let options =
+            TableOptions { kind, replicas, retention, durability, transactions, replication, disk_bytes, is_exclusive };
         let configurations = configurations.into_iter().map(Some).chain(std::iter::repeat(None));
         let ranges = placed.into_iter().zip(configurations).map(|(placed, found)| placed.with(found)).collect();
         Ok(Self { options, ranges, created, is_dropping, is_drop_forced })

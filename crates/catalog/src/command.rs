@@ -178,6 +178,7 @@ impl Wire for TableOptions {
         self.transactions.encode(out);
         if self.is_disk() {
             self.disk_bytes.encode(out);
+            out.bool(self.is_exclusive);
         }
     }
 
@@ -197,11 +198,11 @@ impl Wire for TableOptions {
             given => Some(Replication::from_tag(given).ok_or_else(|| unknown("replication"))?),
         };
         let transactions = Wire::decode(input)?;
-        let disk_bytes = if is_disk { Wire::decode(input)? } else { 0 };
+        let (disk_bytes, is_exclusive) = if is_disk { (Wire::decode(input)?, input.bool()?) } else { (0, false) };
         if is_disk && disk_bytes == 0 {
             return Err(DecodeError::Invalid { what: "size of a disk" });
         }
-        Ok(Self { kind, replicas, retention, durability, transactions, replication, disk_bytes })
+        Ok(Self { kind, replicas, retention, durability, transactions, replication, disk_bytes, is_exclusive })
     }
 }
 

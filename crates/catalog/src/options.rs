@@ -23,6 +23,8 @@ pub struct TableOptions {
     pub replication: Option<Replication>,
     /// The size in bytes, if the table is a virtual disk and its ranges are stripes; 0: it is not one.
     pub disk_bytes: u64,
+    /// Whether the disk can be attached only under the name of a holder.
+    pub is_exclusive: bool,
 }
 
 /// How the ranges of a table are replicated.
@@ -51,7 +53,16 @@ impl TableOptions {
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
         let (durability, transactions, replication) = (None, None, None);
-        Self { kind, replicas: 0, retention: Duration::ZERO, durability, transactions, replication, disk_bytes: 0 }
+        Self {
+            kind,
+            replicas: 0,
+            retention: Duration::ZERO,
+            durability,
+            transactions,
+            replication,
+            disk_bytes: 0,
+            is_exclusive: false,
+        }
     }
 
     /// The durability, if requested, or the default.
@@ -90,6 +101,7 @@ impl TableOptions {
             transactions: Some(self.takes_part()),
             replication: Some(self.replication()),
             disk_bytes: self.disk_bytes,
+            is_exclusive: self.is_exclusive,
         }
     }
 
@@ -103,6 +115,8 @@ impl TableOptions {
             "another kind".to_owned()
         } else if wanted.disk_bytes != self.disk_bytes {
             format!("{} bytes", self.disk_bytes)
+        } else if wanted.is_exclusive != self.is_exclusive {
+            format!("{} attachments", if self.is_exclusive { "exclusive" } else { "shared" })
         } else if wanted.replicas != 0 && wanted.replicas != self.replicas {
             format!("{} of each range", counted(self.replicas.into(), "replica"))
         } else if wanted.retention != Duration::ZERO && wanted.retention != self.retention {
@@ -130,6 +144,7 @@ impl TableOptions {
         }
         if self.is_disk() {
             hash.word(self.disk_bytes);
+            hash.word(u64::from(self.is_exclusive));
         }
     }
 }

@@ -137,7 +137,7 @@ base::wire! {
 base::wire! {
     struct TableDescription { created, replicas, retention, durability, transactions, replication, disk_bytes, ranges }
 }
-base::wire! { struct DiskDescription { name as Text("disk name"), bytes, stripes, created } }
+base::wire! { struct DiskDescription { name as Text("disk name"), bytes, stripes, created, is_exclusive } }
 base::wire! { struct RangeDescription { range, cohort, members, is_moving, configuration } }
 base::wire! { struct NodeDescription { record, ranges } }
 
@@ -170,6 +170,8 @@ pub struct DiskDescription {
     pub stripes: u32,
     /// When it was created.
     pub created: Timestamp,
+    /// Whether it can be attached only under the name of a holder.
+    pub is_exclusive: bool,
 }
 
 /// A range of a table.

@@ -34,7 +34,7 @@ const MOVED_MAX: usize = REPLICAS_MAX as usize;
 pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
     match request {
         CatalogRequest::Change(CatalogCommand::CreateTable { name, split_at, options }) => {
-            check_table_name(name)?;
+            check_name(if options.is_disk() { "disk" } else { "table" }, name)?;
             check_split(split_at)?;
             check_replicas(options.replicas)?;
             check_retention(options.retention)?;
@@ -52,7 +52,7 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
             check_split(std::slice::from_ref(key))
         }
         CatalogRequest::Change(CatalogCommand::ResizeDisk { name, bytes }) => {
-            check_table_name(name)?;
+            check_name("disk", name)?;
             check_disk_bytes(*bytes)
         }
         CatalogRequest::Change(CatalogCommand::AddNode { node }) => check_node(node),
@@ -144,7 +144,7 @@ fn check_replication(options: &TableOptions) -> Result<(), Failure> {
 /// A disk has a limited number of stripes, and takes part in no transactions.
 fn check_disk(split_at: &[Bytes], options: &TableOptions) -> Result<(), Failure> {
     if !options.is_disk() {
-        return Ok(());
+        return if options.is_exclusive { refuse("only a disk can be exclusive") } else { Ok(()) };
     }
     check_count("stripes of the disk", split_at.len() + 1, usize::from(DISK_STRIPES_MAX))?;
     if options.transactions == Some(true) {

@@ -56,6 +56,23 @@ pub enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Hand the leadership of a range over to another node with a replica of it. Requests wait for milliseconds meanwhile.
+    Lead {
+        /// The table, or the disk.
+        table: String,
+        /// Any key of the range [default: the empty key, which selects the first range].
+        #[arg(conflicts_with_all = ["stripe", "range"])]
+        key: Option<OsString>,
+        /// The stripe of a disk, from 0, instead of a key.
+        #[arg(long, value_name = "N", conflicts_with = "range")]
+        stripe: Option<u16>,
+        /// The number of the range's cohort, as `loggos status` shows it, instead of a key.
+        #[arg(long, value_name = "COHORT")]
+        range: Option<u32>,
+        /// The node that is to lead it.
+        #[arg(long, value_name = "NODE")]
+        to: u32,
+    },
     /// Continue a range with primary/backup replication with one replica, after its other members are lost for good.
     ///
     /// Acknowledged writes that only the other members held are lost. Their processes must have stopped for good; their
@@ -83,18 +100,12 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::DeclareLoss { table, key, node, confirm } => {
             declare_loss(cluster, output, &table, key, (node, &confirm)).await
         }
+        Command::Lead { table, key, stripe, range, to } => {
+            let key = key_of(cluster, &table, key, stripe).await?;
+            lead(cluster, output, &table, (key, range), to).await
+        }
         Command::Move { table, key, stripe, to, force } => {
-            let key = match stripe {
-                Some(stripe) => {
-                    let stripes = cluster.client()?.disk(&table).describe().await?.stripes;
-                    if u32::from(stripe) >= stripes {
-                        let has = base::counted(stripes.into(), "stripe");
-                        return Err(Stop::NotFound(format!("disk {table} has {has}, numbered from 0")));
-                    }
-                    OsString::from_vec(StripeId(stripe).key().to_vec())
-                }
-                None => key.unwrap_or_default(),
-            };
+            let key = key_of(cluster, &table, key, stripe).await?;
             move_range(cluster, output, &table, key, (&to, force)).await
         }
     }
@@ -103,6 +114,11 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
 async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
     let endpoints = cluster.endpoints()?;
+    let left_out = formation::left_out(&endpoints, cluster.deadline()).await?;
+    if !left_out.is_empty() {
+        let names: Vec<String> = left_out.iter().map(u32::to_string).collect();
+        output.warn(&format!("the configurations also name nodes that are left out: {}", names.join(", ")));
+    }
     let genesis = formation::form(&endpoints, cluster.deadline()).await?;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let roster = cluster.client_at(endpoints)?.with_deadline(left).nodes().await.map_err(|error| {
@@ -182,6 +198,40 @@ const SURVIVOR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Polling interval while a range's replicas move.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The key that was given, or that of a stripe.
+async fn key_of(cluster: &Cluster, table: &str, key: Option<OsString>, stripe: Option<u16>) -> Result<OsString, Stop> {
+    let Some(stripe) = stripe else { return Ok(key.unwrap_or_default()) };
+    let stripes = cluster.client()?.disk(table).describe().await?.stripes;
+    if u32::from(stripe) >= stripes {
+        let has = base::counted(stripes.into(), "stripe");
+        return Err(Stop::NotFound(format!("disk {table} has {has}, numbered from 0")));
+    }
+    Ok(OsString::from_vec(StripeId(stripe).key().to_vec()))
+}
+
+async fn lead(
+    cluster: &Cluster,
+    output: Output,
+    table: &str,
+    (key, range): (OsString, Option<u32>),
+    to: u32,
+) -> Result<(), Stop> {
+    let client = cluster.client()?;
+    let cohort = match range {
+        None => range_of(&client, table, &bytes(key)).await?.cohort,
+        Some(range) => {
+            let ranges = client.table(table).describe().await?.ranges;
+            let is_there = ranges.iter().any(|known| known.cohort == range);
+            let absent = || Stop::NotFound(format!("table {table} has no range with cohort {range}"));
+            is_there.then_some(range).ok_or_else(absent)?
+        }
+    };
+    client.lead_range(cohort, to).await?;
+    let object = json!({ "table": table, "cohort": cohort, "leader": to });
+    output.acknowledge(&object, || format!("node {to} leads cohort {cohort} of table {table}"));
+    Ok(())
+}
 
 async fn move_range(
     cluster: &Cluster,

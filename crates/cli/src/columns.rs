@@ -53,7 +53,8 @@ pub enum Command {
     /// Drop a table and all its rows permanently, without confirmation.
     Drop {
         table: String,
-        /// Do not wait for ranges that cannot be reached: a majority of their replicas is lost for good.
+        /// Also a disk, or a table of a SQL database. Do not wait for ranges that cannot be reached: a majority of their
+        /// replicas is lost for good.
         #[arg(long)]
         force: bool,
     },
@@ -120,6 +121,14 @@ pub struct ScanArguments {
 /// Runs a command.
 pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
     let client = cluster.client()?;
+    match &command {
+        Command::Put(writes::Put { table, guard, .. })
+        | Command::Delete(writes::Delete { table, guard, .. })
+        | Command::ConditionalPut(writes::ConditionalPut { table, guard, .. })
+        | Command::ConditionalDelete(writes::ConditionalDelete { table, guard, .. })
+        | Command::Load(load::Arguments { table, guard, .. }) => guard.check(table)?,
+        _ => {}
+    }
     match command {
         Command::Create { table, split_at, replicas, retention, durability, no_transactions, replication } => {
             let handle = client.table(&*table);

@@ -32,6 +32,8 @@ use progress::Progress;
 use row::{Bad, Item};
 use source::{Rows, Source};
 
+use super::writes::Guard;
+
 /// Rows in flight: enough for group commit, and half of a session's window.
 const ROWS_IN_FLIGHT: usize = 512;
 
@@ -45,7 +47,9 @@ const ROWS_IN_FLIGHT: usize = 512;
 /// a key occurs twice, the later line wins. An interrupted load can be repeated with the same result.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    table: String,
+    pub(super) table: String,
+    #[command(flatten)]
+    pub(super) guard: Guard,
     /// File to load; `-` is standard input.
     file: PathBuf,
     /// Column with the row's key; it is also stored as a column. Required for JSON Lines. Without it, the first column

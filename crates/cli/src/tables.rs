@@ -1,5 +1,6 @@
 //! `loggos columns create`, `list`, `describe` and `drop`: tables and their ranges.
 
+use base::limits::SQL_PREFIX;
 use base::shown;
 use sdk::{Client, CreateTable, Durability};
 use serde_json::{Map, Value, json};
@@ -36,6 +37,12 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 /// Drops a table without confirmation, since scripts cannot answer.
 pub(super) async fn drop(client: &Client, output: Output, table: &str, force: bool) -> Result<(), Stop> {
     let of = client.table(table);
+    if !force && table.starts_with(SQL_PREFIX) {
+        return Err(Stop::Refused(format!("table {table} belongs to a SQL database: use SQL, or --force")));
+    }
+    if !force && client.list_disks().await?.iter().any(|disk| disk.name == table) {
+        return Err(Stop::Refused(format!("{table} is a disk: use \"loggos disk delete\", or --force")));
+    }
     if force {
         of.force_drop_table().await?;
     } else {

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use base::limits::VALUE_BYTES_MAX;
+use base::limits::{SQL_PREFIX, VALUE_BYTES_MAX};
 use base::shown;
 use bytes::Bytes;
 use clap::Args;
@@ -15,9 +15,27 @@ use terminal::{Output, Stop};
 
 use super::output::{CellObject, Encoding, EncodingArguments};
 
+/// Protects the tables of SQL databases from commands on rows.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Guard {
+    /// Change the table although it belongs to a SQL database, which the change may damage.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Guard {
+    /// Refuses a change of a table that belongs to a SQL database.
+    pub(super) fn check(self, table: &str) -> Result<(), Stop> {
+        if self.force || !table.starts_with(SQL_PREFIX) {
+            return Ok(());
+        }
+        Err(Stop::Refused(format!("table {table} belongs to a SQL database: use SQL; --force changes it nevertheless")))
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Put {
-    table: String,
+    pub(super) table: String,
     key: OsString,
     /// The column, followed by its value; or `COLUMN=VALUE`, which may be repeated and is split at the first `=`. Two
     /// arguments are a column and its value if the first one contains no `=`.
@@ -34,21 +52,25 @@ pub struct Put {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["second", "more"])]
     value_file: Option<PathBuf>,
     #[command(flatten)]
+    pub(super) guard: Guard,
+    #[command(flatten)]
     encoding: EncodingArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct Delete {
-    table: String,
+    pub(super) table: String,
     key: OsString,
     column: Option<OsString>,
+    #[command(flatten)]
+    pub(super) guard: Guard,
     #[command(flatten)]
     encoding: EncodingArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ConditionalPut {
-    table: String,
+    pub(super) table: String,
     key: OsString,
     column: OsString,
     #[arg(allow_hyphen_values = true, required_unless_present = "value_file")]
@@ -60,17 +82,21 @@ pub struct ConditionalPut {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
     #[command(flatten)]
+    pub(super) guard: Guard,
+    #[command(flatten)]
     encoding: EncodingArguments,
 }
 
 #[derive(Debug, Args)]
 pub struct ConditionalDelete {
-    table: String,
+    pub(super) table: String,
     key: OsString,
     column: OsString,
     /// Expected version; 0 if the column must not exist.
     #[arg(long)]
     version: Version,
+    #[command(flatten)]
+    pub(super) guard: Guard,
     #[command(flatten)]
     encoding: EncodingArguments,
 }

@@ -72,6 +72,11 @@ impl<C: Client> Connection<C> {
         self.is_open && !self.is_paused && self.closes_at.is_none()
     }
 
+    /// Whether it has requests that are not read or not answered.
+    pub(super) fn has_requests(&self) -> bool {
+        self.client.held() > 0 || !self.client.is_idle() || self.transport.has_unread()
+    }
+
     /// Closes it after its requests in progress and its output, at `at` at the latest.
     pub(crate) fn close(&mut self, at: Monotonic) {
         self.closes_at = Some(at);

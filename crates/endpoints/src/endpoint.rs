@@ -14,12 +14,13 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 
 use base::budget::ByteBudget;
+use base::limits::nbd::STALL;
 use base::{Duration, Monotonic, Now};
 use coordination::server::ConnectionId;
 use mio::{Events, Poll, Token};
 
 use crate::clock;
-use crate::connections::{CLOSE_TIMEOUT, Client as _, ConnectionLimits, Connections};
+use crate::connections::{Client as _, ConnectionLimits, Connections};
 use crate::listener::Listener;
 use crate::protocol::{OutputChange, Protocol, Step};
 use crate::throttle::Throttle;
@@ -41,6 +42,8 @@ const READ_BYTES_AT_ONCE: usize = 1 << 20;
 const TURN_INPUT_BYTES: usize = 8 << 20;
 /// Bytes of replies after which a turn ends, so that full output queues are noticed.
 const TURN_OUTPUT_BYTES: usize = 4 << 20;
+/// The longest wait of a loop whose protocol gives up requests ([`Protocol::GIVES_UP`]), so that a wait differs from a stall.
+const BEAT: Duration = Duration::from_millis(100);
 /// Interval of the search for clients that missed a timeout.
 const SWEEP: Duration = Duration::from_millis(1_000);
 
@@ -53,6 +56,8 @@ pub(crate) struct Endpoint<P: Protocol> {
     protocol: P,
     buffer: Box<[u8]>,
     sweep_at: Monotonic,
+    /// When the loop was last seen to run.
+    ran_at: Monotonic,
 }
 
 /// Why a connection is not read any more in a turn.
@@ -96,7 +101,8 @@ impl<P: Protocol> Endpoint<P> {
         let listener = Listener::new(socket, P::CLIENT, LISTENER, poll.registry())?;
         let connections = Connections::new(poll.registry().try_clone()?, limits, memory.clone());
         let (throttle, buffer) = (Throttle::default(), vec![0; P::READ_BYTES].into());
-        Ok(Self { poll, listener, throttle, connections, protocol, buffer, sweep_at: Monotonic(0) })
+        let (sweep_at, ran_at) = (Monotonic(0), clock::monotonic());
+        Ok(Self { poll, listener, throttle, connections, protocol, buffer, sweep_at, ran_at })
     }
 
     /// Serves clients until an error ends the endpoint.
@@ -113,12 +119,15 @@ impl<P: Protocol> Endpoint<P> {
         if !self.connections.ready.is_empty() {
             return Monotonic(0);
         }
-        let sweep = if self.connections.is_empty() { Monotonic::NEVER } else { self.sweep_at };
-        self.protocol.next_timer(&self.connections).min(self.listener.next_timer()).min(sweep)
+        let is_empty = self.connections.is_empty();
+        let sweep = if is_empty { Monotonic::NEVER } else { self.sweep_at };
+        let beat = if is_empty || !P::GIVES_UP { Monotonic::NEVER } else { self.ran_at + BEAT };
+        self.protocol.next_timer(&self.connections).min(self.listener.next_timer()).min(sweep).min(beat)
     }
 
     fn turn(&mut self, ready: &Events) -> io::Result<()> {
         let now = clock::now();
+        self.close_after_stall(now.monotonic);
         for event in ready.iter().filter(|event| event.token() != COMPLETIONS) {
             self.note(event);
         }
@@ -126,6 +135,7 @@ impl<P: Protocol> Endpoint<P> {
         self.sweep(now);
         self.accept(now)?;
         self.read(clock::now());
+        self.close_after_stall(clock::monotonic());
         self.protocol.end_turn(&mut self.connections);
         self.write(clock::monotonic());
         if self.protocol.after_turn(&mut self.connections, &mut self.poll)? {
@@ -145,6 +155,9 @@ impl<P: Protocol> Endpoint<P> {
         connection.is_readable |= is_readable;
         connection.is_writable |= event.is_writable();
         let has_output = event.is_writable() && !connection.output.is_empty();
+        if P::GIVES_UP && (event.is_read_closed() || event.is_error()) {
+            return self.remove(id);
+        }
         if !connection.is_open {
             return self.open(id);
         }
@@ -153,6 +166,25 @@ impl<P: Protocol> Endpoint<P> {
         }
         if is_readable {
             self.connections.queue(id);
+        }
+    }
+
+    /// If the loop has stalled, closes the connections with requests that are not read or not answered.
+    fn close_after_stall(&mut self, now: Monotonic) {
+        let stall = now.since(std::mem::replace(&mut self.ran_at, now));
+        if !P::GIVES_UP || stall < STALL || self.connections.is_empty() {
+            return;
+        }
+        let has_requests = self.connections.iter().filter(|(_, connection)| connection.has_requests());
+        let stalled: Vec<_> = has_requests.map(|(id, _)| id).collect();
+        tracing::warn!(
+            milliseconds = stall.0 / 1_000_000,
+            connections = stalled.len(),
+            "the thread of {} did not run: closing the connections with requests",
+            P::NAME
+        );
+        for id in stalled {
+            self.remove(id);
         }
     }
 
@@ -255,7 +287,6 @@ impl<P: Protocol> Endpoint<P> {
                 Step::Invalid => break Stop::Closed,
             }
             match connection.transport.read(buffer) {
-                Ok(0) if P::HALF_CLOSES => connection.close(now.monotonic + CLOSE_TIMEOUT),
                 Ok(0) => break Stop::Closed,
                 Ok(count) => {
                     connection.client.push(&buffer[..count], now.monotonic);

@@ -9,9 +9,15 @@
 //! that a client can attach a disk as soon as its creation was acknowledged. While a disk is attached, the list is read
 //! regularly for its size.
 //!
-//! A client that reconnects repeats the requests that were not answered. So after a connection is lost, its gateway
-//! resolves the changes that may have been executed, and a new connection through this node waits for that: otherwise a
-//! change of the old connection could take effect after later changes of the new one.
+//! A client that reconnects, through this node or another one, repeats the requests that were not answered, and goes on. A
+//! change of the old connection must not take effect after later ones of the new one. So once a connection has ended,
+//! nothing of it is executed any more: neither what is not read yet, nor, if this thread did not run for a while, what may
+//! have ended meanwhile. Changes that were sent are stopped by the end of their sessions, for which a new connection through
+//! this node waits.
+//!
+//! A client that attaches a disk as `NAME@HOLDER` holds it alone: its handshake ends once all stripes have recorded that, and
+//! from then on they execute no command of other holders, nor any from before. So a client that has gone elsewhere meanwhile
+//! has sent no request that a late attachment could execute.
 //!
 //! With `nbd.reads = "any"`, the gateways ask any replica. A read then goes to the replica on this node if it should
 //! answer, and otherwise to the leader, which needs no round of messages.
@@ -31,11 +37,12 @@ use catalog::{CatalogRequest, CatalogResponse};
 use coordination::server::ConnectionId;
 use mio::{Poll, Waker};
 use node::request::{Ask, Outcome, Request, Response};
+use server::nbd::RequestKind;
 use state_machine::{Consistency, Failure};
-use streams::gateway::{self, Action, CallId, Gateway};
+use streams::gateway::{self, Action, Attachment, CallId, Gateway, Reply};
 use streams::layout::Layout;
-use streams::nbd::{self, Export, Exports, INPUT_BYTES_MAX};
-use streams::stripe::request::{StripeRequest, StripeResponse};
+use streams::nbd::{self, Export, Exports, INPUT_BYTES_MAX, Refusal};
+use streams::stripe::request::{Claim, StripeRequest, StripeResponse, check_holder};
 
 use crate::connections::{self, CLOSE_TIMEOUT, Connection, ConnectionLimits, Connections};
 use crate::endpoint::{COMPLETIONS, Endpoint};
@@ -45,6 +52,10 @@ use crate::{clock, process};
 
 /// Longest deadline of a call; below the gateway's timeout of calls.
 const CALL_DEADLINE: Duration = Duration::from_millis(10_000);
+/// Deadline of an attempt to make a client the holder of a stripe: a late one would take the disk from the next holder.
+const ATTACH_DEADLINE: Duration = Duration::from_millis(1_000);
+/// How long a client waits until it holds a disk. Then its connection is closed.
+const HOLD_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// Deadline of a request for the list of disks.
 const LIST_DEADLINE: Duration = Duration::from_millis(5_000);
 /// Pause after the list could not be read.
@@ -67,6 +78,8 @@ pub struct Settings {
     pub memory: ByteBudget,
     /// Memory for the data of requests in progress. While there is none, a request waits.
     pub request_memory: ByteBudget,
+    /// What other servers of the node see.
+    pub endpoint: Arc<server::nbd::Endpoint>,
 }
 
 impl Settings {
@@ -103,6 +116,8 @@ fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: &Setti
         settings: settings.gateway,
         request_memory: settings.request_memory.clone(),
         lost: BTreeMap::new(),
+        shown: Arc::clone(&settings.endpoint),
+        have_changed: false,
         retry_at: Monotonic(0),
         out: Vec::new(),
     };
@@ -133,6 +148,14 @@ struct Attached {
     disk: String,
     /// When the disk was created: a later one with its name is another disk.
     created: Timestamp,
+    /// The name under which the client holds it.
+    holder: Option<String>,
+    /// When it was attached.
+    since: Timestamp,
+    /// The end of the handshake, until all stripes have recorded the holder: the client must not send a request before.
+    withheld: Vec<Bytes>,
+    /// When the connection is closed if that has not happened.
+    withheld_until: Monotonic,
     gateway: Gateway,
     /// Memory of the requests in progress.
     held: Reservation,
@@ -195,8 +218,12 @@ struct Nbd<M> {
     disks: Disks,
     /// How gateways execute requests.
     settings: gateway::Settings,
-    /// The gateways of lost connections that resolve changes.
+    /// The gateways of lost connections that stop changes.
     lost: BTreeMap<ConnectionId, Attached>,
+    /// What other servers of the node see.
+    shown: Arc<server::nbd::Endpoint>,
+    /// Whether there are other attachments than those that were published.
+    have_changed: bool,
     request_memory: ByteBudget,
     /// When requests that wait for memory are tried again.
     retry_at: Monotonic,
@@ -224,13 +251,15 @@ impl<M: LocalMachine> Node<M> {
         request: StripeRequest,
         now: Monotonic,
     ) -> Option<state_machine::Outcome<StripeResponse>> {
+        let is_attach = matches!(request, StripeRequest::OpenSession { claim: Claim::Attach(_), .. });
         let request = self.routed(disk, request);
         if let Some(outcome) = self.machine.read(&request) {
             return Some(of_stripe(outcome));
         }
         self.last_number += 1;
         self.calls.insert(self.last_number, (connection, call));
-        self.machine.submit(request, now + self.call_deadline, &self.completions, self.last_number);
+        let deadline = if is_attach { ATTACH_DEADLINE } else { self.call_deadline };
+        self.machine.submit(request, (now, now + deadline), &self.completions, self.last_number);
         None
     }
 
@@ -268,7 +297,7 @@ impl<M: LocalMachine> Node<M> {
 
     fn list(&self, now: Monotonic) {
         let request = Request::Catalog(CatalogRequest::ListDisks);
-        self.machine.submit(request, now + LIST_DEADLINE, &self.completions, LIST);
+        self.machine.submit(request, (now, now + LIST_DEADLINE), &self.completions, LIST);
     }
 }
 
@@ -290,11 +319,26 @@ impl Disks {
         self.all.iter().find(|disk| disk.name == name)
     }
 
-    /// The disk with this name; the only one if the name is empty.
-    fn exported(&self, name: &str) -> Option<&DiskDescription> {
-        match (name, &self.all[..]) {
+    /// The disk of an export, and the holder: `DISK` or `DISK@HOLDER`, where an empty name means the only disk.
+    fn exported<'a>(&self, export: &'a str) -> Result<(&DiskDescription, Option<&'a str>), Refusal> {
+        let (name, holder) = match export.split_once('@') {
+            None => (export, None),
+            Some((name, holder)) => (name, Some(holder)),
+        };
+        let disk = match (name, &self.all[..]) {
             ("", [only]) => Some(only),
             _ => self.get(name),
+        };
+        let disk = disk.ok_or(Refusal::Unknown)?;
+        match holder.map(check_holder) {
+            Some(Err(failure)) => Err(Refusal::Policy(failure.to_string())),
+            None if disk.is_exclusive => {
+                let name = &disk.name;
+                Err(Refusal::Policy(format!(
+                    "disk {name} is exclusive: attach it as {name}@HOLDER, with a name of your own"
+                )))
+            }
+            _ => Ok((disk, holder)),
         }
     }
 
@@ -314,9 +358,9 @@ impl Exports for Disks {
         self.all.iter().map(|disk| disk.name.clone()).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
-        let disk = self.exported(name)?;
-        Some(Export { size: disk.bytes, is_read_only: self.are_read_only, description: "a replicated disk".to_owned() })
+    fn find(&self, name: &str) -> Result<Export, Refusal> {
+        let (disk, _) = self.exported(name)?;
+        Ok(Export { size: disk.bytes, is_read_only: self.are_read_only, description: "a replicated disk".to_owned() })
     }
 }
 
@@ -330,7 +374,7 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
     const OUTPUT_HIGH_BYTES: usize = OUTPUT_BYTES_MAX;
     const OUTPUT_LOW_BYTES: usize = Self::OUTPUT_HIGH_BYTES;
     const STOPS_READING_WHEN_FULL: bool = true;
-    const HALF_CLOSES: bool = true;
+    const GIVES_UP: bool = true;
 
     fn connected(&mut self, _: ConnectionId, _: SocketAddr, now: Now) -> io::Result<(Client, Bytes)> {
         Ok(Client::new(now.monotonic))
@@ -340,11 +384,12 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
         self.lost.len()
     }
 
-    /// Changes that may have been executed are resolved.
+    /// Changes that were sent are stopped.
     fn disconnected(&mut self, id: ConnectionId, client: Client) {
         if let Some(mut attached) = client.attached {
+            self.have_changed = true;
             attached.waiting = None;
-            attached.gateway.close();
+            attached.gateway.close(clock::monotonic());
             if !attached.gateway.is_idle() {
                 self.lost.insert(id, attached);
             }
@@ -376,10 +421,14 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
             }
             Ok(nbd::Step::Continue) => Step::Taken,
             Ok(nbd::Step::Attached { name, .. }) => {
-                client.attached = self.attach(&name);
-                match &client.attached {
-                    Some(Attached { disk, .. }) => {
-                        tracing::info!(client = %connection.address, disk, "an NBD client has attached a disk");
+                client.attached = self.attach(&name, now);
+                match &mut client.attached {
+                    Some(Attached { disk, holder, withheld, .. }) => {
+                        self.have_changed = true;
+                        if holder.is_some() {
+                            withheld.append(&mut self.out);
+                        }
+                        tracing::info!(client = %connection.address, disk, holder, "an NBD client has attached a disk");
                     }
                     // The codec has found it in the same list.
                     None => connection.close(now.monotonic),
@@ -409,7 +458,11 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
     fn next_timer(&self, clients: &Connections<Client>) -> Monotonic {
         let gateways = self.gateways(clients).map(|attached| attached.gateway.timer_at());
         let retry = if self.waits_for_memory(clients) { self.retry_at } else { Monotonic::NEVER };
-        gateways.min().unwrap_or(Monotonic::NEVER).min(self.list_at(clients)).min(retry)
+        let attached = clients.iter().filter_map(|(_, connection)| connection.client.attached.as_ref());
+        let withheld =
+            attached.filter(|attached| !attached.withheld.is_empty()).map(|attached| attached.withheld_until);
+        let gateways = gateways.chain(withheld).min().unwrap_or(Monotonic::NEVER);
+        gateways.min(self.list_at(clients)).min(retry)
     }
 
     fn begin_turn(&mut self, clients: &mut Connections<Client>, now: Now) {
@@ -442,10 +495,14 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
         while self.act(clients, now) {
             has_acted = true;
         }
+        self.end_handshakes(clients, now);
         let before = self.lost.len();
         self.lost.retain(|_, attached| !attached.gateway.is_idle());
         if has_acted || self.lost.len() < before {
             self.resume(clients);
+        }
+        if std::mem::take(&mut self.have_changed) {
+            self.publish(clients);
         }
         if self.disks.asked.is_none() && now >= self.list_at(clients) {
             self.disks.asked = Some(now);
@@ -462,7 +519,8 @@ impl<M: LocalMachine> Nbd<M> {
 
     /// Whether no request of a client can be taken now.
     fn must_wait(&self, attached: &Attached) -> bool {
-        attached.gateway.is_full() || self.lost.values().any(|lost| lost.disk == attached.disk)
+        let has_reason = !attached.withheld.is_empty() || attached.gateway.is_full();
+        has_reason || self.lost.values().any(|lost| lost.disk == attached.disk)
     }
 
     /// Whether a request waits for memory: another protocol may release it without notice.
@@ -471,12 +529,30 @@ impl<M: LocalMachine> Nbd<M> {
         attached.into_iter().any(|attached| attached.waiting.is_some())
     }
 
-    fn attach(&self, name: &str) -> Option<Attached> {
-        let disk = self.disks.exported(name)?;
+    fn attach(&self, export: &str, now: Now) -> Option<Attached> {
+        let (disk, holder) = self.disks.exported(export).ok()?;
         let layout = Layout::new(u16::try_from(disk.stripes).ok()?)?;
-        let (disk, created) = (disk.name.clone(), disk.created);
+        let (disk, created, holder) = (disk.name.clone(), disk.created, holder.map(str::to_owned));
+        let mut gateway = Gateway::new(layout, self.settings);
+        if let Some(holder) = &holder
+            && !self.disks.are_read_only
+        {
+            gateway.attach(now.monotonic, holder.clone());
+        }
         let held = self.request_memory.child(CONNECTION_BYTES).charge(0);
-        Some(Attached { disk, created, gateway: Gateway::new(layout, self.settings), held, waiting: None })
+        let (since, withheld_until) = (now.wall, now.monotonic + HOLD_TIMEOUT);
+        let withheld = Vec::new();
+        Some(Attached { disk, created, holder, since, withheld, withheld_until, gateway, held, waiting: None })
+    }
+
+    /// Tells the other servers of the node who has attached disks.
+    fn publish(&self, clients: &Connections<Client>) {
+        let attached = clients.iter().filter_map(|(_, connection)| {
+            let Attached { disk, holder, since, .. } = connection.client.attached.as_ref()?;
+            let (disk, holder, since) = (disk.clone(), holder.clone(), *since);
+            Some(server::nbd::Attachment { disk, client: connection.address, holder, since })
+        });
+        self.shown.publish(attached.collect());
     }
 
     /// Reads the connections with input that could not be taken.
@@ -522,9 +598,35 @@ impl<M: LocalMachine> Nbd<M> {
         deleted.into_iter().for_each(|id| clients.abort(id));
     }
 
+    /// Ends the handshakes of clients that hold their disks now, and the connections of those that cannot.
+    fn end_handshakes(&self, clients: &mut Connections<Client>, now: Monotonic) {
+        let (mut ready, mut refused) = (Vec::new(), Vec::new());
+        for (id, connection) in clients.iter_mut() {
+            let Some(attached) = &mut connection.client.attached else { continue };
+            if attached.withheld.is_empty() {
+                continue;
+            }
+            let is_late = now >= attached.withheld_until;
+            match attached.gateway.attachment() {
+                Attachment::Attached => {
+                    let withheld = std::mem::take(&mut attached.withheld);
+                    withheld.into_iter().for_each(|frame| connection.push(frame));
+                    ready.push(id);
+                }
+                Attachment::InProgress if !is_late => {}
+                Attachment::InProgress | Attachment::Failed => {
+                    tracing::info!(client = %connection.address, disk = attached.disk, "closing an NBD connection: it could not hold the disk");
+                    refused.push(id);
+                }
+            }
+        }
+        ready.into_iter().for_each(|id| clients.touch(id));
+        refused.into_iter().for_each(|id| clients.abort(id));
+    }
+
     /// Carries out the actions of the gateways. Returns whether there were any.
     fn act(&mut self, clients: &mut Connections<Client>, now: Monotonic) -> bool {
-        let Self { node, lost, out, .. } = self;
+        let Self { node, lost, out, shown, .. } = self;
         let mut has_acted = false;
         let mut acted = Vec::new();
         for (id, connection) in clients.iter_mut() {
@@ -532,7 +634,11 @@ impl<M: LocalMachine> Nbd<M> {
             for action in actions(attached, now) {
                 has_acted = true;
                 match action {
-                    Action::Reply(reply) => reply.encode(codec.replies(), out),
+                    Action::Reply(reply) => {
+                        let after = now.since(reply.since);
+                        shown.answered(kind_of(&reply), reply.bytes, after, reply.is_failure());
+                        reply.encode(codec.replies(), out);
+                    }
                     Action::Call { call, request } => node.call_for(attached, id, call, request, now),
                 }
             }
@@ -551,6 +657,14 @@ impl<M: LocalMachine> Nbd<M> {
             }
         }
         has_acted
+    }
+}
+
+fn kind_of(reply: &Reply) -> RequestKind {
+    match reply.kind {
+        gateway::RequestKind::Read => RequestKind::Read,
+        gateway::RequestKind::Change => RequestKind::Change,
+        gateway::RequestKind::Other => RequestKind::Other,
     }
 }
 

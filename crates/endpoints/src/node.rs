@@ -17,8 +17,8 @@ pub trait LocalMachine: Send + 'static {
     fn should_read_here(&self, request: &Request) -> bool;
 
     /// Submits a request of a thread that limits its own requests in flight. The response goes to `completions` with
-    /// that number, or never if the process halts first.
-    fn submit(&self, request: Request, deadline: Monotonic, completions: &Arc<Completions>, number: u64);
+    /// that number, or never if the process halts first. `times` are that of the request, and its deadline.
+    fn submit(&self, request: Request, times: (Monotonic, Monotonic), completions: &Arc<Completions>, number: u64);
 }
 
 /// Responses to the requests of a thread of this node. They bypass the servers' runtime.

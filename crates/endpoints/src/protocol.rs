@@ -55,8 +55,9 @@ pub(crate) trait Protocol: Sized {
     /// Whether a connection is not read while its output is above the high watermark. Otherwise the protocol itself
     /// holds replies back.
     const STOPS_READING_WHEN_FULL: bool;
-    /// Whether a client that has ended its requests still receives the replies to them.
-    const HALF_CLOSES: bool;
+    /// Whether no request is executed once its connection has ended, also if it ended while this process did not run: the
+    /// client may have repeated the request elsewhere, and overwritten its effect.
+    const GIVES_UP: bool = false;
 
     /// A client has connected. Returns its part of the connection, and the greeting to send, which may be empty.
     fn connected(&mut self, id: ConnectionId, address: SocketAddr, now: Now) -> io::Result<(Self::Client, Bytes)>;

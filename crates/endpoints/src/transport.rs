@@ -50,6 +50,13 @@ impl Transport {
         }
     }
 
+    /// Whether the socket has bytes to read. If that is not known: true.
+    pub fn has_unread(&self) -> bool {
+        match self {
+            Self::Plain(stream) => rustix::io::ioctl_fionread(stream).map_or(true, |bytes| bytes > 0),
+        }
+    }
+
     /// Writes a prefix of the slices; [`io::ErrorKind::WouldBlock`] if the socket takes nothing now.
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {

@@ -24,9 +24,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The version, with the commit that it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("LOGGOS_COMMIT"), ")");
 
-/// A replicated data platform: tables of versioned columns, totally ordered shared logs, and a ZooKeeper service.
+/// A replicated data platform: tables of versioned columns, SQL databases, transactions over all of them, virtual disks,
+/// totally ordered shared logs, and a ZooKeeper service.
 #[derive(Debug, Parser)]
 #[command(name = "loggos", version = VERSION, about, arg_required_else_help = true, after_help = terminal::EXIT_STATUSES)]
+#[command(disable_help_subcommand = true)]
 struct Loggos {
     #[command(subcommand)]
     command: Command,
@@ -66,6 +68,14 @@ enum Command {
     },
     /// Run benchmarks.
     Bench(bench::Arguments),
+    /// Print the help of a command, such as `loggos help columns put`, or of all commands.
+    Help {
+        /// The command.
+        command: Vec<String>,
+        /// All commands, or all parts of the given one.
+        #[arg(long)]
+        all: bool,
+    },
     /// Print a completion script for a shell, such as `source <(loggos completions bash)`.
     Completions {
         #[arg(value_enum)]
@@ -146,6 +156,13 @@ fn main() -> ExitCode {
         Command::Zk { command: ZooKeeper::Serve(options), .. } => runtime::zoo_serve::run(&options),
         Command::Zk { servers, command: ZooKeeper::Client(command) } => cli::run_zk(&servers, &command),
         Command::Bench(arguments) => cli::finish(Output::new(false), bench::run(arguments, BENCH_PLATFORM)),
+        Command::Help { command, all } => {
+            let Some(text) = help(&command, all) else {
+                let why = format!("there is no command \"loggos {}\"", command.join(" "));
+                Loggos::command().error(ErrorKind::InvalidSubcommand, why).exit()
+            };
+            Output::new(false).finish(io::stdout().write_all(text.as_bytes()).map_err(terminal::Stop::Print))
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Loggos::command(), "loggos", &mut script);
@@ -156,6 +173,29 @@ fn main() -> ExitCode {
 
 fn default_data() -> PathBuf {
     DATA_DEFAULT.into()
+}
+
+/// The help of a command, with `all` also that of its parts. `None` if there is no such command.
+fn help(path: &[String], all: bool) -> Option<String> {
+    let mut root = Loggos::command();
+    root.build();
+    let mut command = &mut root;
+    for name in path {
+        command = command.find_subcommand_mut(name)?;
+    }
+    let mut text = command.render_long_help().to_string();
+    if all {
+        add_parts(command, &mut text);
+    }
+    Some(text)
+}
+
+fn add_parts(command: &mut clap::Command, text: &mut String) {
+    for part in command.get_subcommands_mut().filter(|part| !part.is_hide_set() && part.get_name() != "help") {
+        let name = part.get_bin_name().unwrap_or_default().to_owned();
+        text.push_str(&format!("\n\n{name}\n{}\n{}", "=".repeat(name.len()), part.render_long_help()));
+        add_parts(part, text);
+    }
 }
 
 impl Local {
@@ -208,6 +248,16 @@ mod tests {
         assert_eq!(started("loggos dev restart 1 --port-offset 300"), None, "restarts a node");
         assert_eq!(started("loggos log list --port-offset 300"), None, "a client");
         assert_eq!(started("cargo run -- dev --port-offset 300"), None, "its parent process");
+    }
+
+    #[test]
+    fn help_covers_all_commands() {
+        let all = help(&[], true).expect("the root");
+        for name in ["loggos disk create", "loggos sql", "loggos txn", "loggos columns put", "loggos zk serve"] {
+            assert!(all.contains(&format!("\n{name}\n==")), "{name}");
+        }
+        assert!(help(&["disk".to_owned(), "create".to_owned()], false).is_some_and(|text| text.contains("--size")));
+        assert_eq!(help(&["nothing".to_owned()], false), None);
     }
 
     #[test]

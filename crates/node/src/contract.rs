@@ -137,11 +137,7 @@ pub enum Event {
     /// An evaluation has ended.
     Evaluated { id: EvaluationId, answer: Result<Evaluated<Response>, ReadError> },
     /// The requested part of a file.
-    FileRead {
-        id: ReadId,
-        /// The bytes; `None` if they can't be read.
-        bytes: Option<Bytes>,
-    },
+    FileRead { id: ReadId, bytes: Result<Bytes, ReadError> },
     /// A part of an incoming file is written.
     FileWritten {
         file: FileId,

@@ -3,7 +3,7 @@
 //! table or moving a range.
 
 use base::limits::SESSIONS_MAX;
-use base::{Duration, Now};
+use base::{Duration, Now, counted};
 
 use crate::checkpoint_schedule::Checkpoints;
 use crate::node::Node;
@@ -30,7 +30,14 @@ impl Node {
         let damaged = "damaged data file: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         let troubles = troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned());
-        let troubles = troubles.chain(self.ranges_at_session_limit()).chain(self.stranded_ranges());
+        let lost = match self.mending.lost() {
+            0 => None,
+            lost => Some(format!(
+                "{} without content on any replica: reads of them fail",
+                counted(lost as u64, "damaged block")
+            )),
+        };
+        let troubles = troubles.chain(lost).chain(self.ranges_at_session_limit()).chain(self.stranded_ranges());
         troubles.chain(self.clock_trouble(now)).collect()
     }
 

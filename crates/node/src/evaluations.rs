@@ -11,6 +11,7 @@ use state_machine::{Failure, Locks, ReadError};
 use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
+use crate::mending::damaged_block;
 use crate::node::Node;
 use crate::reads::ReadPath;
 use crate::registry::Read;
@@ -90,6 +91,9 @@ impl Node {
         match answer {
             Ok(Evaluated::Outcome(outcome)) => {
                 self.end_evaluation(cohort, &path);
+                if let Some(checked) = outcome.as_ref().ok().and_then(Response::checked) {
+                    checked.damaged.iter().for_each(|block| self.mend((cohort, *block), now));
+                }
                 if pending.query.reads() {
                     self.reply_read(pending, cohort, outcome, path, now);
                 } else {
@@ -111,6 +115,10 @@ impl Node {
             }
             Err(error) => {
                 self.end_evaluation(cohort, &path);
+                if let Some(block) = damaged_block(&error) {
+                    let is_of_leader = matches!(path, ReadPath::Leader { .. });
+                    return self.block_damaged(pending, (cohort, block), is_of_leader, &error.to_string(), now);
+                }
                 let failure = Failure::Unavailable(format!("disk read failed: {error}"));
                 self.respond(pending, Err(failure), None);
                 self.read_failed(cohort, &error, now);
@@ -126,9 +134,11 @@ impl Node {
     }
 
     /// Data cannot be read. It is not damaged if only the log has not completed it yet.
-    fn read_failed(&mut self, cohort: CohortId, error: &ReadError, now: Now) {
-        if !matches!(error, ReadError::Incomplete(_)) {
-            self.file_damaged(cohort, now);
+    pub(crate) fn read_failed(&mut self, cohort: CohortId, error: &ReadError, now: Now) {
+        match (damaged_block(error), error) {
+            (Some(block), _) => self.mend((cohort, block), now),
+            (None, ReadError::Incomplete(_)) => {}
+            (None, _) => self.file_damaged(cohort, now),
         }
     }
 

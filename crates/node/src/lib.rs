@@ -63,6 +63,7 @@ mod holds;
 mod hosting;
 mod latches;
 mod logs;
+mod mending;
 pub mod message;
 mod moves;
 mod node;

@@ -20,6 +20,7 @@ use crate::evaluations::Evaluations;
 use crate::heartbeat_batch::HeartbeatBatches;
 use crate::hosting::Hosting;
 use crate::logs::{Logs, SequencerRequester, UnitReplyTo};
+use crate::mending::Mending;
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::outgoing::Outgoing;
@@ -48,6 +49,7 @@ pub struct Node {
     pub(crate) clock_watch: ClockWatch,
     pub(crate) pending_requests: RequestTable,
     pub(crate) evaluations: Evaluations,
+    pub(crate) mending: Mending,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
     pub(crate) moves: Moves,
@@ -131,6 +133,7 @@ impl Node {
             | self.run_splits(now)
             | self.run_moves(now)
             | self.run_requests(now)
+            | self.continue_mending(now)
             | self.run_transactions(now)
             | self.run_logs(now)
             | self.run_replicas(now)
@@ -554,12 +557,14 @@ impl Node {
         self.on_log_timer(now);
         self.on_transfer_timer(now);
         self.on_transaction_timer(now);
+        self.verify_in_background(now);
     }
 
     fn on_replica_timer(&mut self, now: Now) {
         while let Some(id) = self.replicas.take_due(now.monotonic) {
             // The timer may belong to a replica that was removed.
             let Some(replica) = self.replicas.quietly(id) else { continue };
+            self.mending.begin_verification(&replica.state, now);
             let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
             if next > now.monotonic && !pause_ended {
                 // The timer was postponed after it was queued.
@@ -579,6 +584,7 @@ impl Node {
             self.beats.next_timer(),
             self.clock_watch.next_timer(),
             self.transfers.next_timer(),
+            self.mending.next_timer(),
             self.transactions.next_timer(),
             self.logs.next_timer(),
             self.stop.next_timer(),

@@ -10,12 +10,19 @@ use crate::node::Node;
 use crate::replica::Replica;
 use crate::request::Ask;
 use crate::request_table::{Pending, RequestState, Target};
-use crate::roster::{ALIVE, Roster};
+use crate::roster::{ALIVE, Peer, Roster};
 
 impl Roster {
     /// Whether messages to a node can be delivered, as far as the driver has reported.
     pub(crate) fn is_connected(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_none_or(|peer| !peer.is_disconnected)
+    }
+
+    /// Whether a node is alive, as far as this one can tell: it is connected, and has sent a message recently.
+    pub(crate) fn is_alive(&self, node: NodeId, now: Monotonic) -> bool {
+        let has_contact = |at: Monotonic| now.since(at) < ALIVE;
+        let is_alive = |peer: &Peer| !peer.is_disconnected && peer.last_contact.is_some_and(has_contact);
+        node == self.me.node || self.peers.get(&node).is_some_and(is_alive)
     }
 
     /// Whether a leader on this node is certain not to reach a quorum now, so that a proposal would stay uncommitted.

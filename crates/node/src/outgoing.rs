@@ -24,6 +24,8 @@ pub(crate) struct Outgoing {
     pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
     pub(crate) awaiting_manifest: BTreeSet<CohortId>,
+    /// Whether a manifest is being written. The next one waits: it costs as much as all cohorts, whatever has changed.
+    pub(crate) is_writing_manifest: bool,
     /// The cohort that the next manifest names a new checkpoint of (used by a planted bug).
     pub(crate) manifest_for: Option<CohortId>,
 }
@@ -48,6 +50,7 @@ impl Node {
     }
 
     pub(crate) fn manifest_forced(&mut self, through: ManifestId, now: Now) {
+        self.outgoing.is_writing_manifest = false;
         self.sstables_forced(through);
         self.doubts_forced(through);
         self.leavers_forced(through);
@@ -56,8 +59,11 @@ impl Node {
         }
     }
 
-    /// Writes the manifest if its contents have changed.
+    /// Writes the manifest if its contents have changed, and no other is being written.
     pub(crate) fn write_manifest(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if self.outgoing.is_writing_manifest {
+            return;
+        }
         let Some(manifest) = self.outgoing.outbox.take_manifest() else { return };
         let doubt_unknown = self.hosting.doubt_unknown;
         self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_sstables(manifest));
@@ -66,6 +72,7 @@ impl Node {
         let kept = self.kept_logs(now);
         actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), peers, doubt_unknown, gone, kept });
         self.outgoing.manifest_for = None;
+        self.outgoing.is_writing_manifest = true;
     }
 
     fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {

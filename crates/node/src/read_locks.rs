@@ -9,13 +9,15 @@
 //! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
 //! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
 //!
+//! Locks belong to the node that drives the transaction: while that is not alive, they do not count.
+//!
 //! A client that gets no answer retries a read, and one of the copies may arrive, or be granted, after the transaction
 //! has released its locks. So the leader stores, for 10 s, which owners have released their locks: their reads do not
 //! wait, and acquire no locks. A retry of a transaction that has released its locks has another owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use base::{Duration, Monotonic};
+use base::{Duration, Monotonic, NodeId};
 use bytes::Bytes;
 use state_machine::{LockKeys, LockOwner, Locks};
 
@@ -50,6 +52,8 @@ pub(crate) struct ReadLocks {
 
 #[derive(Clone, Debug, Default)]
 struct Held {
+    /// The node that sent the last read.
+    node: NodeId,
     spans: Vec<LockKeys>,
     used: Monotonic,
     /// Since when an older transaction waits for one of its claims.
@@ -95,8 +99,8 @@ impl ReadLocks {
         self.by_owner.len()
     }
 
-    /// A transaction reads these keys.
-    pub(crate) fn add(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) {
+    /// A transaction that this node drives reads these keys.
+    pub(crate) fn add(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) {
         if self.ended.owners.contains(&owner) {
             return;
         }
@@ -112,7 +116,7 @@ impl ReadLocks {
             }
         }
         let held = self.by_owner.entry(owner).or_default();
-        held.used = now;
+        (held.node, held.used) = (node, now);
         for span in locks.spans() {
             if held.spans.len() < SPANS_MAX && !held.spans.contains(&span.keys) {
                 held.spans.push(span.keys.clone());
@@ -124,7 +128,7 @@ impl ReadLocks {
 
     /// A transaction is about to change the keys that it reads. Returns false if another one is: the read must wait.
     /// A read of an owner that has released its locks does not wait: its transaction has ended.
-    pub(crate) fn claim(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) -> bool {
+    pub(crate) fn claim(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) -> bool {
         self.expire(now);
         if self.ended.owners.contains(&owner) {
             return true;
@@ -148,7 +152,7 @@ impl ReadLocks {
             self.retain(|candidate, _| *candidate != other);
         }
         // Claims are limited as the locks that come with them.
-        self.add(owner, locks, now);
+        self.add(owner, node, locks, now);
         if self.by_owner.contains_key(&owner) && self.claims.len() < SPANS_IN_ALL_MAX {
             let keys: Vec<Bytes> = keys().cloned().collect();
             self.claims.extend(keys.into_iter().map(|key| (key, owner)));
@@ -190,6 +194,11 @@ impl ReadLocks {
         *self = Self::default();
     }
 
+    /// Removes the locks of nodes that are not alive.
+    pub(crate) fn forget_dead(&mut self, is_alive: impl Fn(NodeId) -> bool) {
+        self.retain(|_, held| is_alive(held.node));
+    }
+
     fn expire(&mut self, now: Monotonic) {
         self.ended.forget(now);
         self.retain(|_, held| now.since(held.used) < UNUSED);
@@ -226,6 +235,8 @@ mod tests {
 
     use super::*;
 
+    const ME: NodeId = NodeId(1);
+
     fn owner(started: i64) -> LockOwner {
         LockOwner { started: base::Timestamp(started), id: 1 }
     }
@@ -237,19 +248,29 @@ mod tests {
     #[test]
     fn older_transactions_wound_younger_ones() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        locks.add(owner(2), &on("a"), now);
+        locks.add(owner(2), ME, &on("a"), now);
         assert!(locks.give_way(&on("b"), Some(owner(3)), now), "other keys");
         assert!(!locks.give_way(&on("a"), Some(owner(3)), now), "a younger one waits");
-        locks.add(owner(4), &on("a"), now);
+        locks.add(owner(4), ME, &on("a"), now);
         assert!(locks.give_way(&on("a"), Some(owner(1)), now), "an older one does not");
         assert!(locks.is_empty(), "both have lost their locks");
     }
 
     #[test]
+    fn locks_of_dead_nodes_do_not_count() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        assert!(locks.claim(owner(1), NodeId(2), &on("a"), now));
+        locks.add(owner(2), ME, &on("b"), now);
+        locks.forget_dead(|node| node == ME);
+        assert!(locks.claim(owner(3), ME, &on("a"), now) && locks.give_way(&on("a"), Some(owner(3)), now));
+        assert!(!locks.give_way(&on("b"), Some(owner(3)), now));
+    }
+
+    #[test]
     fn writes_without_a_transaction_do_not_wait() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        locks.add(owner(2), &on("a"), now);
-        locks.add(owner(3), &on("b"), now);
+        locks.add(owner(2), ME, &on("a"), now);
+        locks.add(owner(3), ME, &on("b"), now);
         assert!(locks.give_way(&on("a"), None, now));
         assert!(!locks.give_way(&on("b"), Some(owner(9)), now), "the other stays");
         assert!(locks.give_way(&on("b"), Some(owner(3)), now), "its own");
@@ -258,17 +279,17 @@ mod tests {
     #[test]
     fn claims_wait_for_each_other() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        assert!(locks.claim(owner(2), &on("a"), now) && locks.claim(owner(2), &on("a"), now), "its own");
-        locks.add(owner(9), &on("a"), now);
-        assert!(!locks.claim(owner(3), &on("a"), now), "a younger one waits");
-        assert!(locks.claim(owner(3), &on("b"), now), "other keys");
+        assert!(locks.claim(owner(2), ME, &on("a"), now) && locks.claim(owner(2), ME, &on("a"), now), "its own");
+        locks.add(owner(9), ME, &on("a"), now);
+        assert!(!locks.claim(owner(3), ME, &on("a"), now), "a younger one waits");
+        assert!(locks.claim(owner(3), ME, &on("b"), now), "other keys");
         assert!(locks.give_way(&on("a"), Some(owner(2)), now), "the end of the first one");
-        assert!(locks.claim(owner(3), &on("a"), now));
+        assert!(locks.claim(owner(3), ME, &on("a"), now));
         // An older one waits too, but not for ever: it may hold what the younger one waits for.
-        assert!(!locks.claim(owner(1), &on("a"), now));
-        assert!(!locks.claim(owner(1), &on("a"), now + Duration::from_millis(999)));
-        assert!(locks.claim(owner(1), &on("a"), now + CLAIM_PATIENCE));
-        assert!(!locks.claim(owner(4), &on("a"), now + CLAIM_PATIENCE) && locks.claim(owner(4), &on("b"), now));
+        assert!(!locks.claim(owner(1), ME, &on("a"), now));
+        assert!(!locks.claim(owner(1), ME, &on("a"), now + Duration::from_millis(999)));
+        assert!(locks.claim(owner(1), ME, &on("a"), now + CLAIM_PATIENCE));
+        assert!(!locks.claim(owner(4), ME, &on("a"), now + CLAIM_PATIENCE) && locks.claim(owner(4), ME, &on("b"), now));
         assert!(locks.release(owner(1), now) && locks.release(owner(4), now));
         assert!(locks.is_empty() && locks.claims.is_empty());
     }
@@ -277,17 +298,17 @@ mod tests {
     #[test]
     fn ended_transactions_take_no_locks() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        assert!(locks.claim(owner(2), &on("a"), now) && !locks.claim(owner(3), &on("a"), now));
+        assert!(locks.claim(owner(2), ME, &on("a"), now) && !locks.claim(owner(3), ME, &on("a"), now));
         assert!(locks.release(owner(3), now), "it had no locks, but a read of it waits");
         assert!(!locks.release(owner(3), now), "the request was sent twice");
-        assert!(locks.claim(owner(3), &on("a"), now), "its read waits no longer");
-        assert!(!locks.claim(owner(4), &on("a"), now) && locks.release(owner(2), now));
-        assert!(locks.claim(owner(2), &on("a"), now + Duration::from_millis(9_999)));
-        locks.add(owner(3), &on("a"), now);
+        assert!(locks.claim(owner(3), ME, &on("a"), now), "its read waits no longer");
+        assert!(!locks.claim(owner(4), ME, &on("a"), now) && locks.release(owner(2), now));
+        assert!(locks.claim(owner(2), ME, &on("a"), now + Duration::from_millis(9_999)));
+        locks.add(owner(3), ME, &on("a"), now);
         assert!(locks.is_empty() && locks.claims.is_empty(), "neither has taken anything");
-        assert!(locks.claim(owner(4), &on("a"), now));
+        assert!(locks.claim(owner(4), ME, &on("a"), now));
         locks.clear();
-        assert!(locks.claim(owner(2), &on("a"), now), "another leader does not know of it");
+        assert!(locks.claim(owner(2), ME, &on("a"), now), "another leader does not know of it");
     }
 
     #[test]
@@ -300,16 +321,16 @@ mod tests {
             locks.release(owner(started), begin);
         }
         assert_eq!((locks.ended.owners.len(), locks.ended.times.len()), (ENDED_MAX, ENDED_MAX));
-        locks.add(owner(10_000), &on("a"), begin);
+        locks.add(owner(10_000), ME, &on("a"), begin);
         assert!(locks.is_empty());
-        locks.add(owner(0), &on("a"), begin);
+        locks.add(owner(0), ME, &on("a"), begin);
         assert!(!locks.is_empty(), "the earliest");
     }
 
     #[test]
     fn unused_locks_expire() {
         let mut locks = ReadLocks::default();
-        locks.add(owner(2), &on("a"), Monotonic(0));
+        locks.add(owner(2), ME, &on("a"), Monotonic(0));
         assert!(!locks.give_way(&on("a"), Some(owner(3)), Monotonic(0) + Duration::from_millis(9_999)));
         assert!(locks.give_way(&on("a"), Some(owner(3)), Monotonic(0) + UNUSED));
     }

@@ -23,8 +23,9 @@ use crate::node::Node;
 use crate::registry::{Ask, View};
 use crate::replica::Replica;
 use crate::request::Outcome;
-use crate::request_table::{Pending, RequestState};
+use crate::request_table::{Pending, ReplyTo, RequestState};
 use crate::requests::RequestStep;
+use crate::roster::Roster;
 use crate::views::dated;
 
 /// Maximum tolerated clock skew, far above the skew under a time service. A timestamp further ahead of the leader's
@@ -117,7 +118,13 @@ pub(crate) fn read_as_leader(replica: &Replica, pending: &Pending, ask: &Ask, no
 }
 
 /// Reads for a transaction at the leader: waits for changes in progress of these keys, and locks them.
-pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
+pub(crate) fn read_and_lock(
+    replica: &mut Replica,
+    roster: &Roster,
+    pending: &Pending,
+    ask: &Ask,
+    now: Now,
+) -> RequestStep {
     if !replica.holds_prepared {
         return RequestStep::Wait(RequestState::Waiting);
     }
@@ -132,12 +139,14 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
         return RequestStep::Wait(RequestState::Latched);
     }
     if let Some(owner) = ask.owner() {
-        if let Consistency::ForUpdate(_) = ask.consistency()
-            && !replica.read_locks.claim(owner, &locks, now.monotonic)
-        {
-            return RequestStep::Wait(RequestState::Waiting);
+        let node = if let ReplyTo::Peer { node, .. } = pending.origin { node } else { roster.me.node };
+        if let Consistency::ForUpdate(_) = ask.consistency() {
+            replica.read_locks.forget_dead(|node| roster.is_alive(node, now.monotonic));
+            if !replica.read_locks.claim(owner, node, &locks, now.monotonic) {
+                return RequestStep::Wait(RequestState::Waiting);
+            }
         }
-        replica.read_locks.add(owner, &locks, now.monotonic);
+        replica.read_locks.add(owner, node, &locks, now.monotonic);
     }
     // A single read of a transaction without writes is not validated, so that it must be strong.
     if !replica.cohort.config().timing.leases {

@@ -106,6 +106,7 @@ impl Node {
             clock_watch: Default::default(),
             pending_requests: RequestTable::new(cluster.boot),
             evaluations: Default::default(),
+            mending: Default::default(),
             drops: Default::default(),
             splits: Default::default(),
             moves: Default::default(),

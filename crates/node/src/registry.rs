@@ -11,8 +11,8 @@ use catalog::{Catalog, CatalogRequest, CatalogResponse};
 use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
 use state_machine::interface::{
-    Evaluated, Hold, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
-    View as _, Wire,
+    Checked, Evaluated, Hold, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _,
+    StateMachine, View as _, Wire,
 };
 use state_machine::storage::{self, Pressure, Storage};
 use state_machine::{
@@ -151,6 +151,14 @@ macro_rules! kinds {
                     Response::$name(response).flat()
                 }
 
+                fn of_response(response: Response) -> Option<Self::Response> {
+                    match response {
+                        Response::$name(response) => Some(response),
+                        Response::Dated { response, .. } => Self::of_response(*response),
+                        _ => None,
+                    }
+                }
+
                 fn event(event: Self::Event) -> KindEvent {
                     KindEvent::$name(event)
                 }
@@ -220,6 +228,7 @@ trait Hosted: StateMachine {
     fn ask(request: Self::Request) -> Ask;
     fn request(ask: &Ask) -> Option<&Self::Request>;
     fn response(response: Self::Response) -> Response;
+    fn of_response(response: Response) -> Option<Self::Response>;
     fn event(event: Self::Event) -> KindEvent;
     fn question(read: Self::Read) -> Read;
     fn shown(view: Self::View) -> View;
@@ -361,6 +370,30 @@ impl AnyMachine {
             }
         }
         dispatch!(Self, self, machine => of(&**machine, ask))
+    }
+
+    /// The read that verifies the blocks of this replica from one on ([`StateMachine::verify`]).
+    pub(crate) fn verify(&self, first: u64) -> Option<Ask> {
+        fn of<M: Hosted>(machine: &M, first: u64) -> Option<Ask> {
+            machine.verify(first).map(M::ask)
+        }
+        dispatch!(Self, self, machine => of(&**machine, first))
+    }
+
+    /// The read of a damaged block at another replica ([`StateMachine::reread`]).
+    pub(crate) fn reread(&self, block: u64) -> Option<Ask> {
+        fn of<M: Hosted>(machine: &M, block: u64) -> Option<Ask> {
+            machine.reread(block).map(M::ask)
+        }
+        dispatch!(Self, self, machine => of(&**machine, block))
+    }
+
+    /// The change that mends a block ([`StateMachine::heal`]).
+    pub(crate) fn heal(&self, block: u64, found: Response) -> Option<Ask> {
+        fn of<M: Hosted>(machine: &M, block: u64, found: Response) -> Option<Ask> {
+            machine.heal(block, M::of_response(found)?).map(M::ask)
+        }
+        dispatch!(Self, self, machine => of(&**machine, block, found))
     }
 
     /// Whether the state holds the locks of a change already.
@@ -561,6 +594,12 @@ impl Ask {
         dispatch!(Self, self, request => request.is_idempotent())
     }
 
+    /// The time within which it must be sent to its leader, if there is one.
+    #[must_use]
+    pub fn start_within(&self) -> Option<Duration> {
+        dispatch!(Self, self, request => request.start_within())
+    }
+
     /// The consistency of a read.
     #[must_use]
     pub fn consistency(&self) -> Consistency {
@@ -664,6 +703,18 @@ impl Response {
             Self::Catalog(CatalogResponse::Log(response)) => Self::Log(response),
             other => other,
         }
+    }
+
+    /// What it states of blocks that were verified.
+    pub(crate) fn checked(&self) -> Option<Checked<'_>> {
+        dispatch!(
+            Self,
+            self,
+            _M,
+            response => state_machine::Response::checked(response),
+            Self::Dated { response, .. } => response.checked(),
+            Self::Log(_) | Self::Status(_) | Self::Clock(_) | Self::PlanDone => None
+        )
     }
 
     /// Whether it answers a read. A refusal may then replace it, and the read may be repeated.

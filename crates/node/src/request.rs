@@ -1,6 +1,6 @@
 //! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
-use base::{Durability, Duration, KeyRange, Lsn};
+use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId};
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
 use state_machine::Failure;
@@ -24,6 +24,11 @@ pub enum Request {
     /// A request about shared logs.
     Log(LogRequest),
     Transaction(Box<TransactionRequest>),
+    /// A cohort is to be led by this node, which has a replica of it.
+    Lead {
+        cohort: CohortId,
+        node: NodeId,
+    },
     /// The interval that contains true time, by this node's clock.
     Clock,
     /// The status of this node and its cohorts.
@@ -43,7 +48,7 @@ impl Request {
             Self::Catalog(request) => !state_machine::Request::reads(request),
             Self::Table { request, .. } => !request.reads(),
             Self::Log(request) => request.changes(),
-            Self::Transaction(_) => true,
+            Self::Transaction(_) | Self::Lead { .. } => true,
             Self::Clock | Self::Status => false,
         }
     }
@@ -54,6 +59,12 @@ impl Request {
     #[must_use]
     pub fn opens_session(&self) -> bool {
         matches!(self, Self::Table { request, .. } if request.opens_session())
+    }
+
+    /// The time within which it must be sent to its leader, if there is one.
+    #[must_use]
+    pub fn start_within(&self) -> Option<Duration> {
+        if let Self::Table { request, .. } = self { request.start_within() } else { None }
     }
 
     /// Approximate size of its keys, values and names in bytes.
@@ -67,7 +78,7 @@ impl Request {
                 batch + request.log().map_or(0, str::len)
             }
             Self::Transaction(transaction) => transaction.held_bytes(),
-            Self::Clock | Self::Status => 0,
+            Self::Lead { .. } | Self::Clock | Self::Status => 0,
         }
     }
 }
@@ -110,7 +121,7 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
         Request::Catalog(request) => state_machine::Request::validate(request),
         Request::Log(request) => sharedlog::validate::validate(request),
         Request::Transaction(transaction) => transaction.validate(catalog::validate::check_table_name),
-        Request::Clock | Request::Status => Ok(()),
+        Request::Lead { .. } | Request::Clock | Request::Status => Ok(()),
         Request::Table { table, request } => {
             catalog::validate::check_table_name(table)?;
             request.validate()
@@ -206,6 +217,10 @@ pub struct Counters {
     /// Log positions that this node filled because their writer never wrote them.
     pub log_fills: u64,
     pub sstables_damaged: u64,
+    /// Damaged blocks that replicas of this node have met.
+    pub blocks_damaged: u64,
+    /// Those that were mended.
+    pub blocks_mended: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
     /// Batched heartbeats sent for all cohorts that were idle on a peer.

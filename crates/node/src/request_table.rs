@@ -12,9 +12,10 @@ use sharedlog::{LogId, ProjectionEpoch};
 use state_machine::Consistency;
 
 use crate::contract::RequestId;
+use crate::mending::Step;
 use crate::message::Query;
 use crate::reads::Unresolved;
-use crate::registry::ReplyTag;
+use crate::registry::{Ask, ReplyTag};
 
 /// Retry interval of requests that wait for a leader, a lease or the catalog.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
@@ -46,6 +47,8 @@ pub(crate) enum ReplyTo {
     Petition(CohortId),
     /// The machine of transactions over several ranges.
     TwoPhase(ReplyTag),
+    /// This node mends or verifies blocks.
+    Mending(Step),
     /// Nobody waits for the reply.
     Nobody,
 }
@@ -93,6 +96,8 @@ pub(crate) struct Pending {
     pub(crate) id: PendingId,
     pub(crate) origin: ReplyTo,
     pub(crate) deadline: Monotonic,
+    /// After this time, no node is asked any more ([`Request::start_within`](state_machine::interface::Request)).
+    start_by: Monotonic,
     pub(crate) target: Target,
     pub(crate) query: Query,
     /// The event that it waits for or, outside the table, last waited for. Set by [`RequestTable::place`].
@@ -116,12 +121,20 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(id: PendingId, origin: ReplyTo, deadline: Monotonic, target: Target, query: Query) -> Self {
+    pub(crate) fn new(
+        id: PendingId,
+        origin: ReplyTo,
+        (begun, deadline): (Monotonic, Monotonic),
+        target: Target,
+        query: Query,
+    ) -> Self {
         let place = RequestState::Waiting;
+        let within = query.ask().and_then(Ask::start_within).filter(|_| matches!(origin, ReplyTo::Client(_)));
         Self {
             id,
             origin,
             deadline,
+            start_by: within.map_or(Monotonic::NEVER, |within| begun + within),
             target,
             query,
             place,
@@ -140,6 +153,16 @@ impl Pending {
     /// write with a session's stamp is executed at most once (guarantee 10).
     pub(crate) fn is_repeatable(&self) -> bool {
         self.query.is_idempotent()
+    }
+
+    /// Whether it must not be sent to a leader any more.
+    pub(crate) fn is_too_late(&self, now: Monotonic) -> bool {
+        now > self.start_by
+    }
+
+    /// Whether this node has queued it as the leader.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.place, RequestState::Paced(_) | RequestState::Latched)
     }
 
     fn is_of_client(&self) -> bool {

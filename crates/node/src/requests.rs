@@ -15,10 +15,12 @@ use state_machine::{Consistency, Failure, KeyOwner, Locks, Ownership};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::holds::record_hold;
+use crate::mending::Step;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::reads::{ReadPath, check_read_index, read_and_lock, read_as_leader, read_here};
 use crate::registry::{Ask, Read, unanswerable};
+use crate::replica::Replica;
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 use crate::write_throttle::DiskAdmission;
@@ -58,6 +60,8 @@ pub(crate) enum RequestStep {
     Elsewhere,
     /// Take the next step of the membership's plan.
     CarryPlanOn,
+    /// Hand the leadership over to this node.
+    HandOver(NodeId),
     /// Read once a read-index check has completed.
     CheckReadIndex,
     Evaluate(Read, ReadPath),
@@ -85,6 +89,7 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: clock, valid_until: None });
                 return;
             }
+            Request::Lead { cohort, node } => (Target::Cohort(cohort), Query::Lead(node)),
             Request::Transaction(request) => (Target::Transaction, Query::Transaction(request)),
             Request::Catalog(request) => (catalog, Query::Machine(request.into())),
             Request::Log(LogRequest::Create { name, stripes, copies }) => {
@@ -127,11 +132,18 @@ impl Node {
     pub(crate) fn begin(&mut self, origin: ReplyTo, deadline: Monotonic, target: Target, query: Query, now: Now) {
         let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
         let id = PendingId(self.pending_requests.number());
-        self.route(Pending::new(id, origin, deadline, target, query), now);
+        self.route(Pending::new(id, origin, (now.monotonic, deadline), target, query), now);
     }
 
     /// Advances a request, or makes it wait.
     pub(crate) fn route(&mut self, mut pending: Pending, now: Now) {
+        if pending.is_too_late(now.monotonic) && !pending.is_queued() {
+            return self.give_up(pending, NO_LEADER);
+        }
+        if let ReplyTo::Mending(Step::Read(..)) = pending.origin {
+            // Only the member that was asked can answer it.
+            return self.give_up(pending, "the member has not answered");
+        }
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
             Target::Table(table) => match self.cohort_in_map(table, &pending) {
@@ -169,6 +181,7 @@ impl Node {
             (KeyOwner::Unassigned, _) => RequestStep::Wait(RequestState::Waiting),
             (KeyOwner::Other, _) => RequestStep::Elsewhere,
             (KeyOwner::This, Query::Plan(_)) => RequestStep::CarryPlanOn,
+            (KeyOwner::This, Query::Lead(node)) => RequestStep::HandOver(*node),
             (KeyOwner::This, Query::Machine(ask)) if !ask.reads() => {
                 let disk = DiskAdmission {
                     node: self.cluster.me.node,
@@ -190,7 +203,7 @@ impl Node {
                 }
             }
             (KeyOwner::This, Query::Machine(ask)) if ask.consistency().locks_for().is_some() => {
-                read_and_lock(replica, pending, ask, now)
+                read_and_lock(replica, &self.cluster, pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(ask)) => match record_hold(replica, ask, self.config.hold_lifetime, now) {
                 Err(failure) => RequestStep::Reply(Err(failure)),
@@ -215,10 +228,27 @@ impl Node {
             RequestStep::AwaitTimestamp(moment) => self.advance_log(pending, cohort, moment, now),
             RequestStep::Elsewhere => self.elsewhere(pending, now),
             RequestStep::CarryPlanOn => self.carry_plan_on(pending, cohort, now),
+            RequestStep::HandOver(node) => self.hand_over(pending, cohort, node, now),
             RequestStep::CheckReadIndex => self.read_by_index(pending, cohort, now),
             RequestStep::Evaluate(read, path) => self.evaluate(pending, cohort, read, path, now),
             RequestStep::Propose(command, locks) => self.propose_for(pending, cohort, command, (locks, false), now),
         }
+    }
+
+    /// Hands the leadership of a cohort over, and waits until the other node has it.
+    fn hand_over(&mut self, pending: Pending, cohort: CohortId, node: NodeId, now: Now) {
+        if node == self.cluster.me.node {
+            return self.respond(pending, Ok(Response::PlanDone), None);
+        }
+        let is_voter =
+            |replica: &Replica| replica.cohort.membership().voters().iter().any(|member| member.node == node);
+        if !self.replicas.get(&cohort).is_some_and(is_voter) {
+            let why = format!("node {node} has no replica of cohort {cohort} that votes");
+            return self.respond(pending, Err(precondition(why)), None);
+        }
+        self.with_cohort(cohort, now, |cohort, out| _ = cohort.hand_to(node, now, out));
+        // The next leader answers. If the node could not take over yet, it is tried again.
+        self.pending_requests.place(pending, RequestState::Waiting);
     }
 
     /// Sends a request to the leader, or to a node that may know the leader.
@@ -228,6 +258,9 @@ impl Node {
             // other forever.
             let leader = self.replicas.get(&cohort).and_then(|replica| replica.cohort.leader());
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
+        }
+        if pending.is_too_late(now.monotonic) {
+            return self.give_up(pending, NO_LEADER);
         }
         // A request that is forwarded to a node without a connection would be lost, and its outcome in doubt.
         let is_reachable = |leader: &NodeId| *leader != self.cluster.me.node && self.cluster.is_connected(*leader);
@@ -294,7 +327,7 @@ impl Node {
         in_turn().find(|node| !is_silent(node)).or_else(|| in_turn().next()).copied()
     }
 
-    fn forward(&mut self, pending: Pending, cohort: CohortId, leader: NodeId, now: Now) {
+    pub(crate) fn forward(&mut self, pending: Pending, cohort: CohortId, leader: NodeId, now: Now) {
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
         let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered.min(DOUBLINGS_MAX));
@@ -390,6 +423,7 @@ impl Node {
             ReplyTo::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
             ReplyTo::Petition(cohort) => self.petition_answered(cohort),
             ReplyTo::TwoPhase(tag) => self.transactions.answers.push((tag, outcome)),
+            ReplyTo::Mending(step) => self.mending.answered(step, outcome),
             ReplyTo::Nobody => {}
         }
     }
@@ -576,6 +610,8 @@ impl Node {
         }
     }
 }
+
+const NO_LEADER: &str = "no leader in time";
 
 /// Why this node does not tell the time.
 pub(crate) fn no_clock() -> Failure {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use base::{CohortId, Duration, Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
 use state_machine::Chunks;
-use state_machine::storage::StoredFile;
+use state_machine::storage::{ReadError, StoredFile};
 use store::shipping::PART_BYTES;
 
 use crate::contract::{Action, ReadId};
@@ -287,7 +287,7 @@ impl Node {
     }
 
     /// A part of a file was read for a transfer.
-    pub(crate) fn file_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
+    pub(crate) fn file_read(&mut self, id: ReadId, bytes: Result<Bytes, ReadError>, now: Now) {
         let (cohort, peer, index) = expected!(self.transfers.file_reads.remove(&id), "each read completes once");
         // The lead may have been lost meanwhile.
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
@@ -295,13 +295,13 @@ impl Node {
             return;
         }
         match bytes {
-            Some(bytes) => {
+            Ok(bytes) => {
                 transfer.part = Some(StatePart::Piece(bytes));
                 self.pace_part(cohort, peer, now);
             }
-            None => {
+            Err(error) => {
                 self.end_transfer(cohort, peer, None, now);
-                self.file_damaged(cohort, now);
+                self.read_failed(cohort, &error, now);
             }
         }
     }

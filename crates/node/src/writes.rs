@@ -75,6 +75,7 @@ impl Writes<'_> {
         }
         if !replica.read_locks.is_empty() {
             let owners = replica.read_locks.owners();
+            replica.read_locks.forget_dead(|node| self.roster.is_alive(node, now.monotonic));
             if !replica.read_locks.give_way(&locks, ask.owner(), now.monotonic) {
                 return match locks.owner {
                     None => RequestStep::Wait(RequestState::Waiting),

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use base::budget::ByteBudget;
+use base::limits::SQL_PREFIX;
 use base::limits::sql::SESSION_BYTES;
 use bytes::Bytes;
 use sdk::{Client, Error, Replication, Table};
@@ -28,8 +29,6 @@ use crate::jobs::Jobs;
 
 /// The database that always exists.
 pub const DEFAULT_DATABASE: &str = "postgres";
-/// The prefix of the names of databases' tables.
-const TABLE_PREFIX: &str = "sql.";
 /// The row of the greatest identifier that was handed out.
 const IDS_ROW: Bytes = Bytes::from_static(b"\0ids");
 const LAST: Bytes = Bytes::from_static(b"last");
@@ -101,7 +100,7 @@ fn table_name(name: &str) -> Result<String, SqlError> {
         let error = SqlError::new(sqlstate::INVALID_NAME, format!("invalid database name \"{name}\""));
         return Err(error.with_detail("A name has letters, digits, \"_\", \"-\" and \".\" only, at most 63 of them."));
     }
-    Ok(format!("{TABLE_PREFIX}{name}"))
+    Ok(format!("{SQL_PREFIX}{name}"))
 }
 
 impl Databases {
@@ -120,7 +119,7 @@ impl Databases {
     pub(crate) async fn names(&self) -> Result<Vec<String>, SqlError> {
         let tables = self.client.list_tables().await.map_err(crate::failure::of_client)?;
         let mut names: Vec<String> =
-            tables.iter().filter_map(|table| table.strip_prefix(TABLE_PREFIX)).map(str::to_owned).collect();
+            tables.iter().filter_map(|table| table.strip_prefix(SQL_PREFIX)).map(str::to_owned).collect();
         names.sort();
         Ok(names)
     }

@@ -267,8 +267,28 @@ impl Cohort {
             return self.hand_over(now, out);
         }
         let Role::Leader(leader) = &self.role else { return };
-        let epoch = leader.epoch;
         let successor = leader.successor(|member| self.is_voter(member));
+        self.release_to(successor, now, out);
+    }
+
+    /// Resigns as the leader in favor of a certain voter. Returns false, and continues, if it does not lead, or if that
+    /// voter could not take over at once: it lacks committed entries, or does not vote for this leader.
+    pub fn hand_to(&mut self, node: NodeId, now: Now, out: &mut Outbox) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let peer = leader.peers.get(&node).filter(|peer| peer.voted && !peer.doubtful && self.is_voter(peer.member));
+        let Some(member) = peer.filter(|peer| peer.matched >= self.committed).map(|peer| peer.member) else {
+            return false;
+        };
+        match self.is_managed() {
+            true => self.propose_primary(member, now, out),
+            false => self.release_to(Some(node), now, out),
+        }
+        true
+    }
+
+    fn release_to(&mut self, successor: Option<NodeId>, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &self.role else { return };
+        let epoch = leader.epoch;
         let peers: Vec<NodeId> = leader.peers.keys().copied().collect();
         if !planted(Bug::ReadAfterRelease) {
             self.step_down(now, out);

@@ -299,11 +299,15 @@ impl Cohort {
     pub(crate) fn hand_over(&mut self, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let successor = leader.successor(|member| self.is_voter(member));
-        let members = self.membership().voters().to_vec();
-        let primary = members.iter().copied().find(|member| Some(member.node) == successor);
-        if let Some(primary) = primary {
-            self.petition(members, primary, now, out);
+        let mut members = self.membership().voters().iter().copied();
+        if let Some(primary) = members.find(|member| Some(member.node) == successor) {
+            self.propose_primary(primary, now, out);
         }
+    }
+
+    /// Petitions to make a member the primary.
+    pub(crate) fn propose_primary(&mut self, primary: Member, now: Now, out: &mut Outbox) {
+        self.petition(self.membership().voters().to_vec(), primary, now, out);
     }
 
     fn petition(&mut self, members: Vec<Member>, primary: Member, now: Now, out: &mut Outbox) {

@@ -410,8 +410,36 @@ impl Config {
             if self.peers[..place].iter().any(|other| other.node == peer.node) {
                 return refuse("peers", format!("node {} is listed twice", peer.node));
             }
+            // Its own entry has the addresses under which others reach it. That may be a host name, or any if it listens
+            // on all addresses, or is advertised under others.
+            let listens_on = self.listen.peers.ip().filter(|ip| !ip.is_unspecified());
+            let is_own = peer.address == self.listen.peers
+                || peer.address.ip().is_none()
+                || listens_on.is_none()
+                || self.advertise.peers.is_some();
+            if peer.node == self.node && !is_own {
+                let problem = format!("node {} is this node, and another one has address {}", peer.node, peer.address);
+                return refuse("peers", problem);
+            }
         }
+        self.check_distinct()?;
         self.tuning.check()
+    }
+
+    /// Rejects two listeners on one address.
+    fn check_distinct(&self) -> Result<(), ConfigError> {
+        let Listen { peers, grpc, http, zookeeper, postgres, nbd } = &self.listen;
+        let optional = [("http", http), ("zookeeper", zookeeper), ("postgres", postgres), ("nbd", nbd)];
+        let optional = optional.into_iter().filter_map(|(key, address)| Some((key, address.as_ref()?)));
+        let all: Vec<(&str, &HostPort)> = [("peers", peers), ("grpc", grpc)].into_iter().chain(optional).collect();
+        for (place, (key, address)) in all.iter().enumerate() {
+            // Port 0 is a free one.
+            let is_same = |(_, other): &&(&str, &HostPort)| other == address && address.port() != 0;
+            if let Some((other, _)) = all[..place].iter().find(is_same) {
+                return refuse("listen", format!("{other} and {key} have the same address {address}"));
+            }
+        }
+        Ok(())
     }
 
     /// Rejects a non-loopback address unless `insecure_plaintext` is set.
@@ -450,8 +478,23 @@ impl ZooKeeper {
         self.playback().map_err(refused)?;
         let [least, most] = self.session_timeout_ms();
         range("zookeeper.session_timeout_min_ms", least, SESSION_TIMEOUT_MIN_MS, 120_000)?;
+        if let Some(digest) = &self.super_digest
+            && !is_super_digest(digest)
+        {
+            let problem = format!(
+                "{digest:?} is not \"super:\" and a SHA-1 in base64, such as super:D/InIHSb7yEEbrWz8b9l71RjZJU="
+            );
+            return refuse("zookeeper.super_digest", problem);
+        }
         range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)
     }
+}
+
+/// Whether a text is `super:` and the base64 of a SHA-1, which has 20 bytes.
+fn is_super_digest(text: &str) -> bool {
+    let is_base64 = |char: u8| char.is_ascii_alphanumeric() || matches!(char, b'+' | b'/');
+    let digest = text.strip_prefix("super:").and_then(|digest| digest.strip_suffix('='));
+    digest.is_some_and(|digest| digest.len() == 27 && digest.bytes().all(is_base64))
 }
 
 impl Nbd {
@@ -724,5 +767,14 @@ mod tests {
         assert!(refusal("node = 1", "node = 1\ncluster = \"xyz\"").contains("32 hexadecimal"));
         let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);
         assert!(read(&format!("{GOOD}{twice}")).unwrap_err().contains("twice"));
+        let own = "[[peers]]\nnode = 1\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n";
+        assert!(read(&format!("{GOOD}{own}")).unwrap_err().contains("node 1 is this node"));
+        let both = format!("{GOOD}http = \"127.0.0.1:7101\"\n");
+        assert!(read(&both).unwrap_err().contains("peers and http have the same address"));
+        let digest = |text: &str| read(&format!("{GOOD}[zookeeper]\nsuper_digest = \"{text}\"\n"));
+        assert!(digest("super:D/InIHSb7yEEbrWz8b9l71RjZJU=").is_ok());
+        for wrong in ["foo", "super:secret", "admin:D/InIHSb7yEEbrWz8b9l71RjZJU="] {
+            assert!(digest(wrong).unwrap_err().contains("zookeeper.super_digest"), "{wrong}");
+        }
     }
 }

@@ -226,9 +226,12 @@ impl Machine {
     }
 
     fn request(&mut self, incoming: Incoming) {
+        if incoming.start_by != Monotonic::NEVER && clock::monotonic() > incoming.start_by {
+            return incoming.refuse("the node did not run for a while");
+        }
         self.requests += 1;
         let id = RequestId(self.requests);
-        let Incoming { request, deadline, ticket } = incoming;
+        let Incoming { request, deadline, ticket, .. } = incoming;
         self.waiting.insert(id, ticket);
         self.events.push(Event::Request { id, deadline, request });
     }

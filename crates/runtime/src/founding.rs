@@ -41,9 +41,11 @@ pub(crate) enum Formation {
 
 /// Serves the gRPC endpoint of a node with a blank disk until it is formed or stopped.
 pub(crate) fn wait(config: &Config, formation: Formation) -> Result<Waited, StartError> {
-    let store = config.data.join(STORE);
-    fs::create_dir_all(&store)?;
-    File::open(&config.data)?.sync_all()?;
+    let prepare = || {
+        fs::create_dir_all(config.data.join(STORE))?;
+        File::open(&config.data)?.sync_all()
+    };
+    prepare().map_err(|error| StartError::Directory { directory: config.data.clone(), error })?;
     let _claim = DirectoryLock::take(&config.data)?;
     let listener = listen("gRPC", &config.listen.grpc)?;
     listener.set_nonblocking(true)?;
@@ -189,7 +191,8 @@ fn genesis_of(identity: &Identity) -> Genesis {
 fn of_itself(config: &Config, member: Member) -> Own {
     let (peer, grpc) = config.own_addresses();
     let (format, protocol) = (store::FORMAT, PROTOCOL_VERSION);
-    Own { member, format, protocol, peer: peer.to_string(), grpc: grpc.to_string() }
+    let peers = config.peers.iter().map(|peer| NodeId(peer.node)).filter(|node| *node != member.node).collect();
+    Own { member, format, protocol, peer: peer.to_string(), grpc: grpc.to_string(), peers }
 }
 
 /// The backend of the other services of a node with a blank disk.

@@ -22,7 +22,7 @@ use node::message::Message;
 /// Identifies a hello of a Loggos node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// Version of the protocol between nodes: nodes of different versions refuse each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 16;
+pub(crate) const PROTOCOL_VERSION: u32 = 17;
 /// The shard of every message: a node has one machine.
 const SHARD: u16 = 0;
 const HEADER_BYTES: usize = 8;

@@ -25,13 +25,21 @@ use super::views::Published;
 pub(crate) struct Incoming {
     pub(crate) request: Request,
     pub(crate) deadline: Monotonic,
+    /// When it must reach the machine ([`Request::start_within`]).
+    pub(crate) start_by: Monotonic,
     pub(crate) ticket: Ticket,
 }
 
 impl Incoming {
+    /// A request that its client made at `asked`.
+    fn new(request: Request, (asked, deadline): (Monotonic, Monotonic), ticket: Ticket) -> Self {
+        let start_by = request.start_within().map_or(Monotonic::NEVER, |within| asked + within);
+        Self { request, deadline, start_by, ticket }
+    }
+
     /// Refuses a request that the machine did not receive.
-    pub(crate) fn refuse(self) {
-        self.ticket.answer(Err(Failure::Unavailable("the node is stopping".to_owned())));
+    pub(crate) fn refuse(self, why: &str) {
+        self.ticket.answer(Err(Failure::Unavailable(why.to_owned())));
     }
 }
 
@@ -188,7 +196,8 @@ impl MachineGateway {
         let (answer, receiver) = oneshot::channel();
         let reply_to = if self.is_of_servers { ReplyTo::Call(answer) } else { ReplyTo::Direct(answer) };
         let ticket = Ticket::new(reply_to, Some(slot), held);
-        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
+        // No server's request has to start soon.
+        self.inbox.post(Input::Request(Incoming::new(request, (deadline, deadline), ticket)));
         Ok(receiver)
     }
 
@@ -206,7 +215,7 @@ impl MachineGateway {
                 Err(failure) => replies.give(ticket, Err(failure)),
                 Ok(slot) => {
                     let ticket = Ticket::new(ReplyTo::Stream(Arc::clone(replies), ticket), Some(slot), held);
-                    incoming.push(Incoming { request, deadline: now + clock::duration(deadline), ticket });
+                    incoming.push(Incoming::new(request, (now, now + clock::duration(deadline)), ticket));
                 }
             }
         }
@@ -225,9 +234,9 @@ impl LocalMachine for MachineGateway {
         self.views.should_read_here(request)
     }
 
-    fn submit(&self, request: Request, deadline: Monotonic, completions: &Arc<Completions>, number: u64) {
+    fn submit(&self, request: Request, times: (Monotonic, Monotonic), completions: &Arc<Completions>, number: u64) {
         let ticket = Ticket::new(ReplyTo::Thread(Arc::clone(completions), number), None, Held::default());
-        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
+        self.inbox.post(Input::Request(Incoming::new(request, times, ticket)));
     }
 }
 

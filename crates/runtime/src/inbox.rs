@@ -33,13 +33,15 @@ pub(crate) enum Input {
     Stop,
 }
 
+const STOPPING: &str = "the node is stopping";
+
 impl Input {
     /// Refuses the requests of an input that the machine has not taken, so that nothing was done. Clients then go to
     /// another node at once.
     fn refuse(self) {
         match self {
-            Self::Request(incoming) => incoming.refuse(),
-            Self::Requests(all) => all.into_iter().for_each(Incoming::refuse),
+            Self::Request(incoming) => incoming.refuse(STOPPING),
+            Self::Requests(all) => all.into_iter().for_each(|incoming| incoming.refuse(STOPPING)),
             _ => {}
         }
     }

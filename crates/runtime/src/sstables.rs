@@ -166,7 +166,7 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<(EvaluationId, Rea
     JobThread::start("rows", move |(id, read): (EvaluationId, Read)| {
         let answer = read.answer(Io::Allowed);
         if let Err(error) = &answer {
-            tracing::error!(%error, "can't read an SSTable: this replica resigns as leader");
+            tracing::error!(%error, "can't read data of a replica");
         }
         inbox.post(Input::Done(Event::Evaluated { id, answer }));
     })
@@ -177,9 +177,9 @@ fn part_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<PartRead>> {
         let verified = if verify { file.verify() } else { Ok(()) };
         let bytes = verified.and_then(|()| file.read_raw(offset, bytes));
         if let Err(error) = &bytes {
-            tracing::error!(%error, "can't read an SSTable to send it");
+            tracing::error!(%error, "can't read data of a replica to send it");
         }
-        inbox.post(Input::Done(Event::FileRead { id, bytes: bytes.ok() }));
+        inbox.post(Input::Done(Event::FileRead { id, bytes }));
     })
 }
 

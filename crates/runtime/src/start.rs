@@ -17,12 +17,14 @@ use base::{HostPort, Member, NodeId};
 use endpoints::{listener, nbd, zookeeper};
 use mio::{Poll, Waker};
 use node::{Node, NodeConfig, Replays};
+use server::nbd::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state_machine::Consistency;
 use store::identity::Identity;
 use store::{Recovered, Store};
 use streams::gateway;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
 use super::clock::Clock;
@@ -70,12 +72,11 @@ pub enum LogFormat {
 /// Runs one node until it is stopped. With `parent_pipe` it also exits when its standard input is closed, because the
 /// parent process has exited.
 pub fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> ExitCode {
-    log_to_stderr(log_format);
     if parent_pipe {
         end_with_parent();
     }
-    let config = Config::read(config).map_err(StartError::Config);
-    exit(config.and_then(|config| run_node(&config, Formation::ByOperator, |_| ())))
+    let config = log_to_stderr(log_format).and_then(|()| Config::read(config));
+    exit(config.map_err(StartError::Config).and_then(|config| run_node(&config, Formation::ByOperator, |_| ())))
 }
 
 /// Runs one node of a cluster that forms by itself, with a validated configuration, until it is stopped. Calls `ready`
@@ -104,9 +105,18 @@ fn exit(end: Result<End, StartError>) -> ExitCode {
 }
 
 /// Logs to standard error, filtered by `LOGGOS_LOG` (the syntax of `tracing`'s filters; `info` by default).
-pub(crate) fn log_to_stderr(format: LogFormat) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+///
+/// # Errors
+/// The variable is not a filter.
+pub(crate) fn log_to_stderr(format: LogFormat) -> Result<(), ConfigError> {
+    let text = std::env::var("LOGGOS_LOG").unwrap_or_default();
+    let text = if text.is_empty() { "info" } else { &text };
+    let refused = |problem| ConfigError::Refused { key: "LOGGOS_LOG", problem };
+    // The name of a part without a level would silence all others.
+    if let Some(wrong) = text.split(',').find(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err()) {
+        return Err(refused(format!("{wrong:?} is neither a level (error, warn, info, debug, trace) nor PART=LEVEL")));
+    }
+    let filter = tracing_subscriber::EnvFilter::try_new(text).map_err(|error| refused(error.to_string()))?;
     // Failures to log (its disk may be full) are ignored: the node keeps running.
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -118,6 +128,7 @@ pub(crate) fn log_to_stderr(format: LogFormat) {
         LogFormat::Text => subscriber.try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
     };
+    Ok(())
 }
 
 fn end_with_parent() {
@@ -214,7 +225,8 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     if let Some((socket, address)) = nbd_socket {
-        nbd::start(socket, address, nbd_settings(config, &memory)?, gateway.clone())?;
+        let endpoint = Arc::clone(observer.nbd());
+        nbd::start(socket, address, nbd_settings(config, &memory, endpoint)?, gateway.clone())?;
     }
     #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
@@ -331,14 +343,19 @@ pub(crate) fn zookeeper_settings(
     }
 }
 
-fn nbd_settings(config: &Config, memory: &ClientBudgets) -> Result<nbd::Settings, ConfigError> {
+fn nbd_settings(
+    config: &Config,
+    memory: &ClientBudgets,
+    endpoint: Arc<Endpoint>,
+) -> Result<nbd::Settings, ConfigError> {
     let reads = match config.nbd.reads.unwrap_or_default() {
         DiskReads::Any => Consistency::Anywhere,
         DiskReads::Primary => Consistency::Strong,
     };
     let gateway = gateway::Settings { reads, patience: config.nbd.patience()?, ..gateway::Settings::default() };
     let (memory, request_memory) = (memory.nbd.clone(), memory.nbd_requests.clone());
-    Ok(nbd::Settings { gateway, are_read_only: config.nbd.read_only.unwrap_or_default(), memory, request_memory })
+    let are_read_only = config.nbd.read_only.unwrap_or_default();
+    Ok(nbd::Settings { gateway, are_read_only, memory, request_memory, endpoint })
 }
 
 fn open_store(

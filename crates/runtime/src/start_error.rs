@@ -30,6 +30,8 @@ pub(crate) enum StartError {
     OtherCluster { directory: PathBuf, found: ClusterId, wanted: String },
     #[error("{directory} is not used any more: {reason}")]
     RolledBack { directory: PathBuf, reason: String },
+    #[error("can't use {directory} as the directory `data`: {error}")]
+    Directory { directory: PathBuf, error: io::Error },
     #[error("{directory}: {error}")]
     Store { directory: PathBuf, error: StoreError },
     #[error("{0}")]

@@ -92,13 +92,14 @@ enum ServeError {
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> ExitCode {
-    start::log_to_stderr(LogFormat::Text);
     let is_node = options.at.is_empty() && options.port_offset.is_none();
     let run = if is_node { run_node } else { run_without_disk };
-    run(options).unwrap_or_else(|error| {
-        say(&error.to_string());
-        ExitCode::from(2)
-    })
+    start::log_to_stderr(LogFormat::Text).map_err(ServeError::Check).and_then(|()| run(options)).unwrap_or_else(
+        |error| {
+            say(&error.to_string());
+            ExitCode::from(2)
+        },
+    )
 }
 
 fn run_node(options: &Options) -> Result<ExitCode, ServeError> {

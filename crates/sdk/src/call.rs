@@ -107,6 +107,13 @@ async fn begin(
             let listed = DisksClient::new(channel).list_disks(timed(ListDisksRequest {}, time)).await?;
             ApiResponse::Disks(listed.into_inner())
         }
+        ApiRequest::GetDisk(request) => {
+            ApiResponse::Disk(DisksClient::new(channel).get_disk(timed(request, time)).await?.into_inner())
+        }
+        ApiRequest::ReleaseDisk(request) => {
+            DisksClient::new(channel).release_disk(timed(request, time)).await?;
+            ApiResponse::DiskReleased
+        }
         ApiRequest::CheckDisk(request) => {
             ApiResponse::DiskChecked(DisksClient::new(channel).check_disk(timed(request, time)).await?.into_inner())
         }
@@ -120,6 +127,10 @@ async fn begin(
         }
         ApiRequest::SplitRange(request) => {
             ApiResponse::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())
+        }
+        ApiRequest::LeadRange(request) => {
+            AdminClient::new(channel).lead_range(timed(request, time)).await?;
+            ApiResponse::Leads
         }
         ApiRequest::MoveRange(request) => {
             AdminClient::new(channel).move_range(timed(request, time)).await?;

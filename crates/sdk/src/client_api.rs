@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
 use api::admin::{
-    AddNodeRequest, DeclareLossRequest, ListNodesRequest, MoveRangeRequest, RemoveNodeRequest, RosterNode,
-    StatusRequest, StatusResponse,
+    AddNodeRequest, DeclareLossRequest, LeadRangeRequest, ListNodesRequest, MoveRangeRequest, RemoveNodeRequest,
+    RosterNode, StatusRequest, StatusResponse,
 };
 use base::limits::DEADLINE_DEFAULT;
 use client::Fault;
@@ -89,6 +89,18 @@ impl Client {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec(), force };
         match self.ask(ApiRequest::MoveRange(request)).await? {
             ApiResponse::MoveBegun => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Hands the leadership of a range over to another node with a replica of it. Requests wait for milliseconds meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Precondition`] if the node has no replica of the range that votes, [`Error::Unavailable`] if it cannot take
+    /// over in time.
+    pub async fn lead_range(&self, cohort: u32, node: u32) -> Result<(), Error> {
+        match self.ask(ApiRequest::LeadRange(LeadRangeRequest { cohort, node })).await? {
+            ApiResponse::Leads => Ok(()),
             other => Err(unexpected(&other)),
         }
     }

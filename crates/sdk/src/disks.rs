@@ -25,6 +25,8 @@ pub struct DiskDescription {
     pub stripes: u32,
     /// When it was created.
     pub created: Timestamp,
+    /// Whether it can be attached only under the name of a holder.
+    pub is_exclusive: bool,
 }
 
 /// Blocks of a stripe that were verified at one replica.
@@ -66,15 +68,15 @@ impl Client {
 
 impl From<message::Disk> for DiskDescription {
     fn from(disk: message::Disk) -> Self {
-        let message::Disk { disk: name, bytes, stripes, created_ns } = disk;
-        Self { name, bytes, stripes, created: Timestamp(created_ns) }
+        let message::Disk { disk: name, bytes, stripes, created_ns, exclusive } = disk;
+        Self { name, bytes, stripes, created: Timestamp(created_ns), is_exclusive: exclusive }
     }
 }
 
 impl Disk {
     /// Creates the disk with this many bytes, unless it exists: sent by [`CreateDisk::send`].
     pub fn create(&self, bytes: u64) -> CreateDisk<'_> {
-        let request = message::CreateDiskRequest { disk: self.name.clone(), bytes, stripes: 0, replicas: 0 };
+        let request = message::CreateDiskRequest { disk: self.name.clone(), bytes, ..Default::default() };
         CreateDisk { disk: self, request }
     }
 
@@ -85,6 +87,29 @@ impl Disk {
     pub async fn describe(&self) -> Result<DiskDescription, Error> {
         let found = self.client.list_disks().await?.into_iter().find(|disk| disk.name == self.name);
         found.ok_or_else(|| Error::NotFound(format!("no disk named {:?}", self.name)))
+    }
+
+    /// The client that alone may change the disk; two while one takes over from another.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the disk does not exist.
+    pub async fn holders(&self) -> Result<Vec<String>, Error> {
+        let request = message::GetDiskRequest { disk: self.name.clone() };
+        match self.client.ask(ApiRequest::GetDisk(request)).await? {
+            ApiResponse::Disk(answer) => Ok(answer.holders),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the right of its holder, and the requests of its clients. Then everyone may change the disk again.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it does not exist.
+    pub async fn release(&self) -> Result<(), Error> {
+        match self.client.ask(ApiRequest::ReleaseDisk(message::ReleaseDiskRequest { disk: self.name.clone() })).await? {
+            ApiResponse::DiskReleased => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Sets its size in bytes. A disk only grows.
@@ -114,11 +139,11 @@ impl Disk {
         }
     }
 
-    /// Deletes the disk with all its data. With `force`, replicas that cannot be reached are not waited for: this
-    /// declares that they are lost for good.
+    /// Deletes the disk with all its data. With `force`, also if it has a holder or is attached through the node that
+    /// executes this, and replicas that cannot be reached are not waited for: this declares that they are lost for good.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it does not exist.
+    /// [`Error::NotFound`] if it does not exist, [`Error::Precondition`] if it is in use.
     pub async fn delete(&self, force: bool) -> Result<(), Error> {
         let request = message::DeleteDiskRequest { disk: self.name.clone(), force };
         let Ended { outcome, in_doubt, .. } =
@@ -143,6 +168,13 @@ impl CreateDisk<'_> {
     #[must_use]
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.request.replicas = replicas;
+        self
+    }
+
+    /// The disk can be attached only under the name of a holder.
+    #[must_use]
+    pub fn exclusive(mut self, is_exclusive: bool) -> Self {
+        self.request.exclusive = is_exclusive;
         self
     }
 

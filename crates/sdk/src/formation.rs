@@ -58,6 +58,25 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
     formed.ok_or_else(|| Error::Unavailable("a node returned no cluster after formation".to_owned()))
 }
 
+/// The nodes that the configurations of the nodes at these addresses name, and that are not among them.
+///
+/// # Errors
+/// [`Error::Unavailable`] if one did not respond within `patience`.
+pub async fn left_out<S: AsRef<str>>(
+    endpoints: impl IntoIterator<Item = S>,
+    patience: Duration,
+) -> Result<BTreeSet<u32>, Error> {
+    let until = Instant::now() + patience;
+    let endpoints = Endpoints::parse(endpoints)?;
+    let (mut there, mut named) = (BTreeSet::new(), BTreeSet::new());
+    for endpoint in 0..endpoints.count() {
+        let look = ask(&endpoints, endpoint, until, LookRequest {}, look).await?;
+        there.extend(look.disk.map(|disk| disk.node));
+        named.extend(look.peers);
+    }
+    Ok(&named - &there)
+}
+
 /// A node that has joined a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -123,7 +142,7 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
 
 /// The request to add a node, after checks of its version and disk.
 fn request(cluster: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
-    let LookResponse { disk, genesis, format, protocol, peer, grpc, version } = newcomer;
+    let LookResponse { disk, genesis, format, protocol, peer, grpc, version, .. } = newcomer;
     let Some(Disk { node, incarnation }) = disk else {
         return Err(Error::Invalid("the node did not report its disk".to_owned()));
     };

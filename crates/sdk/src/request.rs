@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::admin::{
-    AddNodeRequest, DeclareLossRequest, ListNodesRequest, MoveRangeRequest, NodesResponse, RemoveNodeRequest,
-    SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
+    AddNodeRequest, DeclareLossRequest, LeadRangeRequest, ListNodesRequest, MoveRangeRequest, NodesResponse,
+    RemoveNodeRequest, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
@@ -40,6 +40,7 @@ pub(crate) enum ApiRequest {
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
     MoveRange(MoveRangeRequest),
+    LeadRange(LeadRangeRequest),
     DeclareLoss(DeclareLossRequest),
     AddNode(AddNodeRequest),
     RemoveNode(RemoveNodeRequest),
@@ -48,7 +49,9 @@ pub(crate) enum ApiRequest {
     /// A request of a translation server.
     CoordinationLog(ApiLogRequest),
     CreateDisk(disks::CreateDiskRequest),
+    GetDisk(disks::GetDiskRequest),
     ListDisks,
+    ReleaseDisk(disks::ReleaseDiskRequest),
     ResizeDisk(disks::ResizeDiskRequest),
     CheckDisk(disks::CheckDiskRequest),
     DeleteDisk(disks::DeleteDiskRequest),
@@ -86,11 +89,14 @@ pub(crate) enum ApiResponse {
     Status(Box<StatusResponse>),
     RangeSplit(SplitRangeResponse),
     MoveBegun,
+    Leads,
     Nodes(NodesResponse),
     LeaveBegun,
     Log(ApiLogResponse),
     DiskCreated(disks::CreateDiskResponse),
+    Disk(disks::GetDiskResponse),
     Disks(disks::ListDisksResponse),
+    DiskReleased,
     DiskResized,
     DiskChecked(disks::CheckDiskResponse),
     DiskDeleted,
@@ -139,11 +145,15 @@ impl ApiRequest {
     /// The request with the properties that the client state machine needs.
     pub(crate) fn ask(self) -> Ask<Self> {
         let (effect, pace) = match &self {
-            Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
+            Self::CreateTable(_)
+            | Self::DropTable(_)
+            | Self::SplitRange(_)
+            | Self::MoveRange(_)
+            | Self::LeadRange(_) => (Effect::Repeatable, Pace::Slow),
+            Self::CreateDisk(_) | Self::ResizeDisk(_) | Self::ReleaseDisk(_) | Self::DeleteDisk(_) => {
                 (Effect::Repeatable, Pace::Slow)
             }
-            Self::CreateDisk(_) | Self::ResizeDisk(_) | Self::DeleteDisk(_) => (Effect::Repeatable, Pace::Slow),
-            Self::ListDisks | Self::CheckDisk(_) => (Effect::Reads, Pace::Slow),
+            Self::GetDisk(_) | Self::ListDisks | Self::CheckDisk(_) => (Effect::Reads, Pace::Slow),
             Self::DeclareLoss(_) | Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
             Self::ListNodes(_) => (Effect::Reads, Pace::Slow),
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),

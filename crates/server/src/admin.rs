@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use api::admin::roster_node::Standing as RosterStanding;
 use api::admin::{
-    self as message, AddNodeRequest, DeclareLossRequest, DeclareLossResponse, ListNodesRequest, MoveRangeRequest,
-    MoveRangeResponse, NodesResponse, RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse,
-    StatusRequest, StatusResponse,
+    self as message, AddNodeRequest, DeclareLossRequest, DeclareLossResponse, LeadRangeRequest, LeadRangeResponse,
+    ListNodesRequest, MoveRangeRequest, MoveRangeResponse, NodesResponse, RemoveNodeRequest, RemoveNodeResponse,
+    SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
@@ -21,6 +21,7 @@ use tonic::Status;
 
 use crate::activity::Rates;
 use crate::columns::{ask, unexpected};
+use crate::nbd::Attachment;
 use crate::zookeeper::Report;
 use crate::{Gateway, Observer, map, refusal};
 
@@ -80,6 +81,18 @@ impl<G: Gateway> Admin for Handler<G> {
         .await?
         {
             Response::Catalog(CatalogResponse::MoveBegun) => Ok(tonic::Response::new(MoveRangeResponse {})),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn lead_range(
+        &self,
+        call: tonic::Request<LeadRangeRequest>,
+    ) -> Result<tonic::Response<LeadRangeResponse>, Status> {
+        let LeadRangeRequest { cohort, node } = *call.get_ref();
+        let request = Request::Lead { cohort: CohortId(cohort), node: NodeId(node) };
+        match ask(&*self.gateway, &call, request).await? {
+            Response::PlanDone => Ok(tonic::Response::new(LeadRangeResponse {})),
             other => Err(unexpected(&other)),
         }
     }
@@ -205,6 +218,7 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         zookeeper: observer.zookeeper.as_ref().and_then(|endpoint| endpoint.report()).as_deref().map(zookeeper),
         catalog_lsn: Some(lsn(catalog.last_applied())),
         clock: Some(wall_clock(clock)),
+        disk_attachments: observer.nbd.attachments().iter().map(attachment).collect(),
     }
 }
 
@@ -231,6 +245,12 @@ fn wall_clock(status: ClockStatus) -> message::Clock {
     let ClockStatus { source, uncertainty, is_outlier, refusal } = status;
     let uncertainty_ns = uncertainty.map(|uncertainty| uncertainty.0);
     message::Clock { source: source.name().to_owned(), uncertainty_ns, outlier: is_outlier, refusal }
+}
+
+fn attachment(attachment: &Attachment) -> message::DiskAttachment {
+    let Attachment { disk, client, holder, since } = attachment;
+    let holder = holder.clone().unwrap_or_default();
+    message::DiskAttachment { disk: disk.clone(), client: client.to_string(), holder, since_ns: since.0 }
 }
 
 fn zookeeper(report: &Report) -> message::ZooKeeper {

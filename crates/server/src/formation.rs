@@ -32,6 +32,8 @@ pub struct Own {
     pub peer: String,
     /// Address for clients, as `address:port`.
     pub grpc: String,
+    /// The other nodes that its configuration names.
+    pub peers: Vec<NodeId>,
 }
 
 /// An existing cluster, as described to a joining node.
@@ -108,7 +110,7 @@ pub(crate) struct Handler(pub(crate) Arc<dyn Founding>);
 #[tonic::async_trait]
 impl Formation for Handler {
     async fn look(&self, _: tonic::Request<LookRequest>) -> Result<tonic::Response<LookResponse>, Status> {
-        let Own { member, format, protocol, peer, grpc } = self.0.own().clone();
+        let Own { member, format, protocol, peer, grpc, peers } = self.0.own().clone();
         Ok(tonic::Response::new(LookResponse {
             disk: Some(disk(member)),
             genesis: self.0.genesis().map(genesis),
@@ -117,6 +119,7 @@ impl Formation for Handler {
             protocol,
             peer,
             grpc,
+            peers: peers.into_iter().map(|node| node.0).collect(),
         }))
     }
 

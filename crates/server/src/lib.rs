@@ -31,6 +31,7 @@ mod local;
 mod log;
 mod map;
 mod metrics;
+pub mod nbd;
 mod observer;
 mod process;
 mod reads;

@@ -38,6 +38,7 @@ impl<G: Gateway> LocalNode<G> {
 
 impl<G: Gateway> local::Columns for LocalNode<G> {
     fn ask(&self, request: local::Request, time: Duration) -> local::Answer {
+        let is_commit = matches!(request, local::Request::CommitTransaction(_));
         let asked = translated(request).and_then(|asked| validate_client(&asked).map(|()| asked));
         let asked = match asked {
             Ok(asked) => asked,
@@ -48,9 +49,11 @@ impl<G: Gateway> local::Columns for LocalNode<G> {
             Box::pin(async move { gateway.submit(asked, deadline.node, Held::default()).await });
         // Most reads are answered at once.
         match outcome.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => local::Answer::Now(response(outcome)),
+            Poll::Ready(outcome) => local::Answer::Now(response(outcome, is_commit)),
             Poll::Pending => {
-                local::Answer::Later(Box::pin(async move { response(deadline.guard(changes, outcome).await) }))
+                local::Answer::Later(Box::pin(
+                    async move { response(deadline.guard(changes, outcome).await, is_commit) },
+                ))
             }
         }
     }
@@ -77,11 +80,17 @@ fn translated(request: local::Request) -> Result<Request, Failure> {
     Ok(call.into())
 }
 
-fn response(outcome: Outcome) -> local::Outcome {
-    outcome.and_then(message_of).map_err(|failure| Box::new(refusal::streamed(&failure)))
+fn response(outcome: Outcome, is_commit: bool) -> local::Outcome {
+    outcome
+        .and_then(|response| message_of(response, is_commit))
+        .map_err(|failure| Box::new(refusal::streamed(&failure)))
 }
 
-fn message_of(response: Response) -> Result<local::Response, Failure> {
+/// The message for a response. The commit of a transaction and a write may have the same one.
+fn message_of(response: Response, is_commit: bool) -> Result<local::Response, Failure> {
+    if is_commit && let Some(committed) = transactions::committed(&response) {
+        return Ok(local::Response::TransactionCommitted(committed));
+    }
     Ok(match reads::undated(response) {
         (Response::Tablet(TableResponse::Row { cells, rest }), as_of) => {
             local::Response::Row(translate::row_that_fits(cells, rest, as_of)?)
@@ -96,8 +105,22 @@ fn message_of(response: Response) -> Result<local::Response, Failure> {
         }
         (other, _) => {
             let opened = translate::session_opened(&other).map(local::Response::SessionOpened);
-            let committed = || transactions::committed(&other).map(local::Response::TransactionCommitted);
-            opened.or_else(committed).ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned()))?
+            opened.ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned()))?
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn commit_that_was_a_write_is_committed() {
+        let written = || Response::Tablet(TableResponse::Written { version: Timestamp(7) });
+        assert!(matches!(message_of(written(), false), Ok(local::Response::Written(_))));
+        let committed = message_of(written(), true);
+        assert!(matches!(committed, Ok(local::Response::TransactionCommitted(answer)) if answer.timestamp_ns == 7));
+    }
 }

@@ -154,6 +154,8 @@ impl Snapshot {
             writes_paced,
             writes_stalled,
             sstables_damaged,
+            blocks_damaged,
+            blocks_mended,
             log_repairs,
             log_healings,
             log_units_lost,
@@ -195,6 +197,10 @@ impl Snapshot {
             "Times that an SSTable was found to be corrupted.",
             sstables_damaged,
         )?;
+        let met = "Damaged blocks of virtual disks that replicas of this node have met.";
+        self.counter("loggos_blocks_damaged_total", met, blocks_damaged)?;
+        let mended = "Damaged blocks that this node has mended with the content of other replicas.";
+        self.counter("loggos_blocks_mended_total", mended, blocks_mended)?;
         let replaced = "Reconfigurations of shared logs started by this node.";
         self.counter("loggos_log_repairs_total", replaced, log_repairs)?;
         let filled = "Re-replications started by this node: copying the entries of older chains to new log units.";

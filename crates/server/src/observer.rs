@@ -12,7 +12,7 @@ use crate::activity::{Activity, ActivitySample, SAMPLE_INTERVAL};
 use crate::calls::Calls;
 use crate::limits::{STATUS_GUARD, STATUS_TIME_MAX};
 use crate::zookeeper::Endpoint;
-use crate::{Gateway, Held, metrics, process};
+use crate::{Gateway, Held, metrics, nbd, process};
 
 /// Counters, samples and metrics.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub struct Observer {
     pub(crate) console: String,
     /// The ZooKeeper endpoint, if the node has one.
     pub(crate) zookeeper: Option<Arc<Endpoint>>,
+    pub(crate) nbd: Arc<nbd::Endpoint>,
 }
 
 impl Observer {
@@ -34,13 +35,20 @@ impl Observer {
     pub fn new(registry: Registry, console: Option<&HostPort>) -> Result<Self, prometheus::Error> {
         let calls = Arc::new(Calls::register(&registry)?);
         let console = console.map(|address| address.to_string()).unwrap_or_default();
-        Ok(Self { registry, calls, activity: Activity::default(), console, zookeeper: None })
+        let (activity, nbd) = (Activity::default(), Arc::new(nbd::Endpoint::register(&registry)?));
+        Ok(Self { registry, calls, activity, console, zookeeper: None, nbd })
     }
 
     /// Adds the ZooKeeper endpoint to metrics, status and console.
     #[must_use]
     pub fn with_zookeeper(self, endpoint: Arc<Endpoint>) -> Self {
         Self { zookeeper: Some(endpoint), ..self }
+    }
+
+    /// What the NBD endpoint shares with the other servers.
+    #[must_use]
+    pub fn nbd(&self) -> &Arc<nbd::Endpoint> {
+        &self.nbd
     }
 
     /// Samples the node's activity forever.

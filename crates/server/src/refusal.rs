@@ -32,6 +32,7 @@ fn code(failure: &Failure) -> Code {
         Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
         Failure::Aborted(_) => Code::Aborted,
+        Failure::Damaged(_) => Code::DataLoss,
     }
 }
 
@@ -50,7 +51,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
         Failure::MayLie { position } => Error { position: Some(*position), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
-        Failure::Precondition(_) => of(Kind::Precondition),
+        Failure::Precondition(_) | Failure::Damaged(_) => of(Kind::Precondition),
         Failure::Aborted(_) => of(Kind::Aborted),
     }
 }

@@ -133,7 +133,7 @@ async fn routes<G: Gateway>(
     let log = LogServer::new(log::Handler::new(Arc::clone(gateway), streams))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
-    let disks = DisksServer::new(disks::Handler::new(Arc::clone(gateway)))
+    let disks = DisksServer::new(disks::Handler::new(Arc::clone(gateway), Arc::clone(observer.nbd())))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
     let admin = AdminServer::new(admin::Handler::new(Arc::clone(gateway), Arc::clone(observer)));

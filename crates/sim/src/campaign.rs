@@ -215,6 +215,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::ManifestNotMended, "unrepaired_manifest_is_found"),
     (Bug::StreamChecksumUnseeded, "stream_bugs_are_found"),
     (Bug::StreamChecksumIgnored, "stream_bugs_are_found"),
+    (Bug::HealUnchecked, "stream_bugs_are_found"),
     (Bug::StreamCacheStale, "stream_bugs_are_found"),
     (Bug::StreamMapBeforeData, "stream_bugs_are_found"),
     (Bug::StreamIncompleteRead, "stream_bugs_are_found"),

@@ -19,6 +19,8 @@ pub struct Operation {
     /// When it was called, and when it returned, on any common clock. `None`: its outcome is unknown.
     pub called: u64,
     pub returned: Option<u64>,
+    /// For a write of unknown outcome: when it can no longer take effect; `u64::MAX`: never.
+    pub ended: u64,
     pub what: What,
 }
 
@@ -35,6 +37,8 @@ struct Written {
     called: u64,
     /// When it had taken effect at the latest.
     done: u64,
+    /// When it had taken effect at the latest, if it ever did.
+    ended: u64,
 }
 
 /// Checks a history. All registers are zero at the beginning.
@@ -53,12 +57,12 @@ pub fn check(history: &[Operation]) -> Result<(), String> {
 
 fn check_one(history: &[Operation]) -> Result<(), String> {
     let mut writes: BTreeMap<u64, Written> = BTreeMap::new();
-    let mut zeros = vec![Written { called: 0, done: 0 }];
-    for Operation { called, returned, what, .. } in history {
+    let mut zeros = vec![Written { called: 0, done: 0, ended: 0 }];
+    for Operation { called, returned, ended, what, .. } in history {
+        let written = Written { called: *called, done: returned.unwrap_or(u64::MAX), ended: *ended };
         match what {
-            What::Write(0) => zeros.push(Written { called: *called, done: returned.unwrap_or(u64::MAX) }),
+            What::Write(0) => zeros.push(written),
             What::Write(value) => {
-                let written = Written { called: *called, done: returned.unwrap_or(u64::MAX) };
                 if writes.insert(*value, written).is_some() {
                     return Err(format!("value {value} was written twice"));
                 }
@@ -79,7 +83,7 @@ fn check_one(history: &[Operation]) -> Result<(), String> {
             if written.called > *returned {
                 return Err(format!("{value} was read before it was written"));
             }
-            written.done = written.done.min(*returned);
+            written.done = written.done.min(*returned).min(written.ended);
         }
     }
     for (called, returned, value) in &reads {
@@ -96,7 +100,8 @@ fn check_one(history: &[Operation]) -> Result<(), String> {
             if zeros.iter().any(|zero| zeroed(&zero)) {
                 return Err(format!("{value} was read at {called}, after zeros had replaced it"));
             }
-        } else if !zeros.iter().any(|zero| zero.called < *returned && overwritten(zero.done).is_none()) {
+        } else if !zeros.iter().any(|zero| zero.called < *returned && overwritten(zero.done.min(zero.ended)).is_none())
+        {
             return Err(format!("zero was read at {called}, although a value was written"));
         }
     }
@@ -150,11 +155,11 @@ mod tests {
     use super::*;
 
     fn write(called: u64, returned: impl Into<Option<u64>>, value: u64) -> Operation {
-        Operation { register: 1, called, returned: returned.into(), what: What::Write(value) }
+        Operation { register: 1, called, returned: returned.into(), ended: u64::MAX, what: What::Write(value) }
     }
 
     fn read(called: u64, returned: u64, value: u64) -> Operation {
-        Operation { register: 1, called, returned: Some(returned), what: What::Read(value) }
+        Operation { register: 1, called, returned: Some(returned), ended: u64::MAX, what: What::Read(value) }
     }
 
     #[test]
@@ -166,6 +171,16 @@ mod tests {
         // Two concurrent writes, in either order.
         assert_eq!(check(&[write(0, 9, 7), write(0, 9, 8), read(3, 4, 8), read(10, 11, 7)]), Ok(()));
         assert_eq!(check(&[write(0, 1, 7), write(2, None, 0), read(3, 4, 7), read(5, 6, 0)]), Ok(()));
+    }
+
+    #[test]
+    fn write_takes_effect_before_its_end_or_never() {
+        let lost = Operation { ended: 4, ..write(0, None, 7) };
+        assert_eq!(check(&[lost, read(5, 6, 7), write(7, 8, 8), read(9, 10, 8)]), Ok(()));
+        assert_eq!(check(&[lost, write(5, 6, 8), read(7, 8, 8)]), Ok(()));
+        assert!(check(&[lost, write(5, 6, 8), read(7, 8, 7)]).is_err());
+        let zeroed = Operation { what: What::Write(0), ..lost };
+        assert!(check(&[zeroed, write(5, 6, 8), read(7, 8, 0)]).is_err());
     }
 
     #[test]

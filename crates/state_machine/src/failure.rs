@@ -53,6 +53,9 @@ pub enum Failure {
     /// The leader's disk is full; nothing was done. Retries fail until there is space.
     #[error("unavailable: {0}")]
     NoSpace(String),
+    /// The data is damaged on every replica, or on the one that was asked; nothing was done.
+    #[error("damaged: {0}")]
+    Damaged(String),
     /// This attempt may have appended the batch. A retry may append it a second time; if both carry the same stamp,
     /// readers deliver it once.
     #[error("outcome unknown: the batch may be in the log at position {position}")]
@@ -80,6 +83,7 @@ base::wire! {
         11 => Precondition(message as Text("failure")),
         12 => Aborted(message as Text("failure")),
         13 => NoSpace(message as Text("failure")),
+        14 => Damaged(message as Text("failure")),
     }
 }
 

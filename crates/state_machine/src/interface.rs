@@ -138,6 +138,12 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
+    /// The time within which it must be sent to its leader, if there is one: its client may have gone after that, so a node
+    /// that held it longer answers that it is unavailable. The client repeats it.
+    fn start_within(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether it needs a clock with a bound on its error.
     fn needs_clock(&self) -> bool {
         false
@@ -164,6 +170,11 @@ pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
 
+    /// What it states of blocks that were verified.
+    fn checked(&self) -> Option<Checked<'_>> {
+        None
+    }
+
     /// The response to a change that needs a clock ([`Request::needs_clock`]): with the uncertainty of the leader's clock,
     /// and how long the entry waited for its timestamp to pass, beyond the time that its replication took.
     #[must_use]
@@ -177,9 +188,22 @@ impl<R: Response> Response for Box<R> {
         (**self).is_of_read()
     }
 
+    fn checked(&self) -> Option<Checked<'_>> {
+        (**self).checked()
+    }
+
     fn committed(self, uncertainty: Duration, waited: Duration) -> Self {
         Self::new((*self).committed(uncertainty, waited))
     }
+}
+
+/// Blocks of a replica's data that were verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked<'a> {
+    /// Those that are damaged.
+    pub damaged: &'a [u64],
+    /// The block to continue from; none at the end of the data.
+    pub next: Option<u64>,
 }
 
 /// The first step of a read.
@@ -554,6 +578,23 @@ pub trait StateMachine: fmt::Debug + Sized {
     /// The command that assigns a range to a machine that owns nothing yet.
     #[must_use]
     fn assign_range(_range: &KeyRange) -> Option<Bytes> {
+        None
+    }
+
+    /// The read that verifies the blocks of this replica from one on. None if blocks of this kind cannot be mended.
+    fn verify(&self, _first: u64) -> Option<Self::Request> {
+        None
+    }
+
+    /// The read of a block of data at any other replica, if this one has damaged it ([`ReadError::DamagedBlock`]). None if
+    /// blocks of this kind cannot be mended.
+    fn reread(&self, _block: u64) -> Option<Self::Request> {
+        None
+    }
+
+    /// The change that mends a block on all replicas, with what another replica has returned for it. None if nothing has to
+    /// be mended.
+    fn heal(&self, _block: u64, _found: Self::Response) -> Option<Self::Request> {
         None
     }
 

@@ -60,6 +60,13 @@ pub enum ReadError {
     /// The data was received from another replica, and the log has not completed it yet.
     #[error("{0}")]
     Incomplete(String),
+    /// One block of the data is corrupt. Other replicas may have it.
+    #[error("{message}")]
+    DamagedBlock {
+        /// Its number in the machine's data.
+        block: u64,
+        message: String,
+    },
     /// The data is corrupt, or the disk failed.
     #[error("{0}")]
     Damaged(String),

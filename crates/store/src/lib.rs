@@ -39,7 +39,7 @@ pub use open::{Bulk, Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The on-disk format that this version writes and reads.
-pub const FORMAT: u32 = 12;
+pub const FORMAT: u32 = 13;
 
 /// The directory of a shard's files, named by its number. In its parent are the identity and, before formatting, the number of
 /// the blank disk: they are of the node.

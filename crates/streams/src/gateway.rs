@@ -22,10 +22,10 @@
 //! * Answers to abandoned calls are ignored: the call that replaced them has the same effect.
 //! * Memory is bounded if the driver takes no more requests while [`Gateway::is_full`].
 //!
-//! When the client disconnects without having waited for its requests, changes that cannot have been executed are dropped,
-//! and the others are resolved ([`Gateway::close`]). Before a driver lets another client attach the disk in place of
-//! the old one, it should wait until the gateway is idle: an unanswered write of the old client may otherwise take effect
-//! after writes of the new one.
+//! When the connection ends before all requests are answered, nothing is sent or repeated any more: the client may have
+//! attached the disk through another node, and overwritten its changes. Those that were sent are stopped by ending their
+//! sessions ([`Gateway::close`]): once that is committed, they were executed before, or never will be. Before a driver lets
+//! another client of this node change the disk, it waits until the gateway is idle.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,7 +45,7 @@ mod tests;
 use crate::layout::{BLOCK_BYTES, Layout, StripeId};
 use crate::nbd::{self, Command, Errno, Extent, Replies, Run};
 use crate::stripe::request::{
-    BlockExtent, BlockRun, BlockSpan, Outcome, READ_BLOCKS_MAX, StripeRequest, StripeResponse,
+    BlockExtent, BlockRun, BlockSpan, Claim, Holder, Outcome, READ_BLOCKS_MAX, StripeRequest, StripeResponse,
 };
 use cut::Change;
 use lane::{Lane, ProposalNumber, Session, Waiting};
@@ -91,12 +91,36 @@ pub enum Action {
     Reply(Reply),
 }
 
+/// The state of an exclusive attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    InProgress,
+    /// All stripes have recorded the holder.
+    Attached,
+    /// A stripe cannot.
+    Failed,
+}
+
 /// A reply to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The client's number of the request.
     pub cookie: u64,
+    pub kind: RequestKind,
+    /// When the request was submitted.
+    pub since: Monotonic,
+    /// The bytes that it concerned.
+    pub bytes: u64,
     pub result: RequestResult,
+}
+
+/// The kind of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    Read,
+    /// A write, a trim or a zeroing.
+    Change,
+    Other,
 }
 
 /// The result of a client's request.
@@ -120,6 +144,11 @@ pub enum RequestResult {
 }
 
 impl Reply {
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        matches!(self.result, RequestResult::Failed { .. })
+    }
+
     pub fn encode(self, replies: Replies, out: &mut Vec<Bytes>) {
         match self.result {
             RequestResult::Done => replies.done(self.cookie, out),
@@ -173,6 +202,8 @@ enum Found {
 enum Target {
     Session(StripeId),
     Proposal(StripeId, ProposalNumber),
+    /// The end of the lane's session, after the connection ended.
+    End(StripeId),
     Part(RequestNumber, usize),
 }
 
@@ -206,11 +237,13 @@ pub struct Gateway {
     /// The last number given to a request, a call or a timer.
     last_number: u64,
     actions: Vec<Action>,
+    /// The name under which the client has attached the disk exclusively.
+    holder: Option<String>,
     is_closed: bool,
 }
 
 impl Gateway {
-    /// A gateway for a new connection.
+    /// A gateway for a new connection that shares the disk with others.
     #[must_use]
     pub fn new(layout: Layout, settings: Settings) -> Self {
         Self {
@@ -225,7 +258,18 @@ impl Gateway {
             timers: BTreeMap::new(),
             last_number: 0,
             actions: Vec::new(),
+            holder: None,
             is_closed: false,
+        }
+    }
+
+    /// Attaches the disk exclusively: once that is done ([`Self::attachment`]), no command of another client or of an earlier
+    /// holder changes it. The client must send no request before.
+    pub fn attach(&mut self, now: Monotonic, holder: String) {
+        self.holder = Some(holder);
+        for stripe in 0..self.layout.stripes() {
+            self.lanes[usize::from(stripe)].is_decided = false;
+            self.open_session(now, StripeId(stripe));
         }
     }
 
@@ -233,6 +277,17 @@ impl Gateway {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// The state of an exclusive attachment; a shared one is always attached.
+    #[must_use]
+    pub fn attachment(&self) -> Attachment {
+        let is_attached = |lane: &Lane| self.holder.is_none() || lane.generation.is_some();
+        match () {
+            () if !self.lanes.iter().all(|lane| lane.is_decided) => Attachment::InProgress,
+            () if self.lanes.iter().all(is_attached) => Attachment::Attached,
+            () => Attachment::Failed,
+        }
     }
 
     /// Bytes of the requests in progress, written or to be read.
@@ -265,7 +320,7 @@ impl Gateway {
         let length = u64::from(length);
         match command {
             // Every change is durable when it is answered, and data is cached as it is read.
-            Command::Flush | Command::Cache => self.reply(cookie, RequestResult::Done),
+            Command::Flush | Command::Cache => self.reply(cookie, RequestKind::Other, (now, 0), RequestResult::Done),
             Command::Write(data) => {
                 let changes = cut::write(&self.layout, offset, &data);
                 self.change(now, cookie, length, changes);
@@ -291,7 +346,7 @@ impl Gateway {
 
     fn change(&mut self, now: Monotonic, cookie: u64, bytes: u64, changes: Vec<(StripeId, Change)>) {
         if changes.is_empty() {
-            return self.reply(cookie, RequestResult::Done);
+            return self.reply(cookie, RequestKind::Change, (now, bytes), RequestResult::Done);
         }
         let request = self.begin(now, cookie, bytes, Work::Change, changes.len());
         let mut touched: Vec<StripeId> = Vec::new();
@@ -364,17 +419,45 @@ impl Gateway {
         }
     }
 
-    /// The client is gone: nothing more is sent to it, and changes that are not proposed are dropped. The driver keeps
-    /// the gateway until it is idle.
-    pub fn close(&mut self) {
+    /// The connection has ended: nothing more is sent to the client, and its requests are given up. Changes that were sent
+    /// are stopped by the end of their sessions. The driver keeps the gateway until it is idle.
+    pub fn close(&mut self, now: Monotonic) {
         self.is_closed = true;
         self.reads_waiting.clear();
-        for lane in &mut self.lanes {
-            lane.waiting.clear();
-        }
         self.requests.clear();
         self.bytes = 0;
-        self.actions.retain(|action| matches!(action, Action::Call { .. }));
+        self.calls.clear();
+        self.timers.clear();
+        self.reads_called = 0;
+        self.actions.clear();
+        for stripe in 0..self.lanes.len() {
+            let lane = &mut self.lanes[stripe];
+            lane.waiting.clear();
+            match lane.session {
+                Session::Open(_) if !lane.proposals.is_empty() => self.end_session(now, StripeId(stripe as u16)),
+                // Proposals of earlier sessions, which have ended.
+                Session::Open(_) | Session::None | Session::Opening => lane.give_up(),
+            }
+        }
+    }
+
+    fn end_session(&mut self, now: Monotonic, stripe: StripeId) {
+        let Some(Lane { session: Session::Open(session), .. }) = self.lane(stripe) else { return };
+        let end = StripeRequest::EndSession { stripe, session: *session };
+        self.call(now, Target::End(stripe), end);
+    }
+
+    fn end_answered(&mut self, now: Monotonic, stripe: StripeId, outcome: &Outcome) {
+        let Some(lane) = self.lane(stripe) else { return };
+        match outcome {
+            Err(failure) if is_transient(failure) => {
+                lane.failures += 1;
+                let pause = pause(lane.failures);
+                self.repeat_later(now, pause, Target::End(stripe));
+            }
+            // Otherwise the disk was deleted.
+            Ok(_) | Err(_) => lane.give_up(),
+        }
     }
 
     /// Handles the outcome of a call.
@@ -382,6 +465,7 @@ impl Gateway {
         match target {
             Target::Session(stripe) => self.session_answered(now, stripe, outcome),
             Target::Proposal(stripe, proposal) => self.proposal_answered(now, stripe, proposal, outcome),
+            Target::End(stripe) => self.end_answered(now, stripe, &outcome),
             Target::Part(request, part) => {
                 self.reads_called -= 1;
                 self.part_answered(now, request, part, outcome);
@@ -394,6 +478,7 @@ impl Gateway {
         match target {
             Target::Session(stripe) => self.open_session(now, stripe),
             Target::Proposal(stripe, proposal) => self.send(now, stripe, proposal),
+            Target::End(stripe) => self.end_session(now, stripe),
             Target::Part(request, part) => {
                 self.reads_waiting.push_back((request, part));
                 self.call_reads(now);
@@ -423,16 +508,23 @@ impl Gateway {
     }
 
     fn open_session(&mut self, now: Monotonic, stripe: StripeId) {
+        let holder = self.holder.clone();
         if let Some(lane) = self.lane(stripe) {
             lane.session = Session::Opening;
-            self.call(now, Target::Session(stripe), StripeRequest::OpenSession { stripe });
+            let claim = match (holder, lane.generation) {
+                (None, _) => Claim::Shared,
+                (Some(name), None) => Claim::Attach(name),
+                (Some(name), Some(generation)) => Claim::Hold(Holder { name, generation }),
+            };
+            self.call(now, Target::Session(stripe), StripeRequest::OpenSession { stripe, claim });
         }
     }
 
     fn session_answered(&mut self, now: Monotonic, stripe: StripeId, outcome: Outcome) {
         let Some(lane) = self.lane(stripe) else { return };
+        lane.is_decided |= !outcome.as_ref().is_err_and(is_transient);
         match outcome {
-            Ok(StripeResponse::SessionOpened { session }) if !lane.opened(session) => {
+            Ok(StripeResponse::SessionOpened { session, generation }) if !lane.opened(session, generation) => {
                 self.fail_unsent(stripe, Errno::Io, REPLACED, |_| true);
             }
             Ok(StripeResponse::SessionOpened { .. }) => {
@@ -503,7 +595,7 @@ impl Gateway {
     }
 
     fn proposal_answered(&mut self, now: Monotonic, stripe: StripeId, number: ProposalNumber, outcome: Outcome) {
-        let (patience, is_closed) = (self.settings.patience, self.is_closed);
+        let patience = self.settings.patience;
         let oldest = self.lane(stripe).and_then(|lane| {
             let changes = &lane.proposals.get(&number)?.changes;
             changes.iter().map(|change| change.request).min()
@@ -526,11 +618,11 @@ impl Gateway {
                 }
                 Some((Errno::Io, session_ended(id)))
             }
-            // A full disk refuses an attempt, but an earlier one may have been executed.
-            Err(failure) if is_transient(&failure) || is_full(&failure) && proposal.may_be_executed => {
+            // A full or damaged disk refuses an attempt, but an earlier one may have been executed.
+            Err(failure) if is_transient(&failure) || is_of_disk(&failure) && proposal.may_be_executed => {
                 proposal.failures += 1;
                 proposal.may_be_executed |= matches!(failure, Failure::Unknown(_) | Failure::MayLie { .. });
-                let is_over = is_closed || patience.is_some_and(|patience| now.since(since) >= patience);
+                let is_over = patience.is_some_and(|patience| now.since(since) >= patience);
                 if proposal.may_be_executed || !is_over {
                     let pause = pause(proposal.failures);
                     self.repeat_later(now, pause, Target::Proposal(stripe, number));
@@ -572,7 +664,7 @@ impl Gateway {
     }
 
     fn part_answered(&mut self, now: Monotonic, request: RequestNumber, number: usize, outcome: Outcome) {
-        let patience = self.settings.patience;
+        let (patience, reads) = (self.settings.patience, self.settings.reads);
         let Some(pending) = self.requests.get_mut(&request) else { return };
         let is_over = patience.is_some_and(|patience| now.since(pending.since) >= patience);
         let (Work::Read { parts, .. } | Work::Status { parts, .. }) = &mut pending.work else { return };
@@ -592,6 +684,11 @@ impl Gateway {
                 return self.repeat_later(now, pause, Target::Part(request, number));
             }
             Err(failure) if is_transient(&failure) => Some((Errno::Io, UNAVAILABLE.to_owned())),
+            // The leader has it, or can get it.
+            Err(Failure::Damaged(_)) if part.failures == 0 && reads == Consistency::Anywhere => {
+                part.failures = 1;
+                return self.repeat_later(now, Duration::ZERO, Target::Part(request, number));
+            }
             other => Some(error(other)),
         };
         self.finish_part(request, failure);
@@ -609,11 +706,16 @@ impl Gateway {
         }
         let Some(pending) = self.requests.remove(&request) else { return };
         self.bytes -= pending.bytes;
+        let kind = match &pending.work {
+            Work::Change => RequestKind::Change,
+            Work::Read { .. } => RequestKind::Read,
+            Work::Status { .. } => RequestKind::Other,
+        };
         let result = match pending.failure {
             Some((errno, message)) => RequestResult::Failed { errno, message },
             None => self.result(pending.work),
         };
-        self.reply(pending.cookie, result);
+        self.reply(pending.cookie, kind, (pending.since, pending.bytes), result);
     }
 
     fn result(&self, work: Work) -> RequestResult {
@@ -645,9 +747,9 @@ impl Gateway {
         found.unwrap_or_else(incomplete)
     }
 
-    fn reply(&mut self, cookie: u64, result: RequestResult) {
+    fn reply(&mut self, cookie: u64, kind: RequestKind, (since, bytes): (Monotonic, u64), result: RequestResult) {
         if !self.is_closed {
-            self.actions.push(Action::Reply(Reply { cookie, result }));
+            self.actions.push(Action::Reply(Reply { cookie, kind, since, bytes, result }));
         }
     }
 
@@ -701,8 +803,9 @@ fn is_transient(failure: &Failure) -> bool {
     matches!(failure, Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_) | Failure::MayLie { .. })
 }
 
-fn is_full(failure: &Failure) -> bool {
-    matches!(failure, Failure::NoSpace(_))
+/// Whether the disk does not permit it.
+fn is_of_disk(failure: &Failure) -> bool {
+    matches!(failure, Failure::NoSpace(_) | Failure::Damaged(_))
 }
 
 /// The error for a client from an outcome that another attempt will not change.
@@ -710,6 +813,8 @@ fn error(outcome: Outcome) -> (Errno, String) {
     match outcome {
         Err(Failure::UnknownTable(_)) => (Errno::Io, "the disk was deleted".to_owned()),
         Err(Failure::NoSpace(message)) => (Errno::NoSpace, message),
+        // Another client holds the disk.
+        Err(Failure::Precondition(message)) => (Errno::NotPermitted, message),
         Err(failure) => (Errno::Io, failure.to_string()),
         Ok(_) => (Errno::Io, "unexpected answer of a stripe".to_owned()),
     }

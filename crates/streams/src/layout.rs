@@ -33,6 +33,15 @@ impl StripeId {
         Bytes::copy_from_slice(&self.0.to_be_bytes())
     }
 
+    /// The stripe with this range. That of the first one begins with the empty key.
+    pub(crate) fn of_range(range: &KeyRange) -> Option<Self> {
+        match &range.start[..] {
+            [] => Some(Self(0)),
+            [high, low] => Some(Self(u16::from_be_bytes([*high, *low]))),
+            _ => None,
+        }
+    }
+
     /// Its range of the disk's table: the key, and all keys that begin with it.
     #[must_use]
     pub fn range(self) -> KeyRange {

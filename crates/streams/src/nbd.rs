@@ -56,14 +56,26 @@ pub trait Exports {
     fn names(&self) -> Vec<String>;
 
     /// The export with this name. An empty name asks for the default export.
-    fn find(&self, name: &str) -> Option<Export>;
+    ///
+    /// # Errors
+    /// There is none, or this client may not attach it.
+    fn find(&self, name: &str) -> Result<Export, Refusal>;
+}
+
+/// Why an export cannot be attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No export has this name.
+    Unknown,
+    /// It exists, but may not be attached like this. The text is for people.
+    Policy(String),
 }
 
 /// An error number in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
-    /// The export is read-only.
+    /// The export is read-only, or another client holds it.
     NotPermitted = 1,
     Io = 5,
     /// Too little memory now.
@@ -102,8 +114,8 @@ pub enum NbdError {
     /// The client negotiates without end.
     #[error("too many options")]
     TooManyOptions,
-    /// No export has the name in `NBD_OPT_EXPORT_NAME`, which has no error reply.
-    #[error("no such export")]
+    /// The name in `NBD_OPT_EXPORT_NAME`, which has no error reply, is not one that this client may attach.
+    #[error("no such export, or not for this client")]
     UnknownExport,
     /// The client sent bytes after its request to disconnect, or the driver went on after an error.
     #[error("the connection is closed")]

@@ -10,6 +10,8 @@
 //!   applied state, while it holds the block's latch exclusively: no other write of the block, through any node, can be
 //!   between the read and the write.
 //! * The changes of a command are disjoint, so their order does not matter.
+//! * While a stripe has a holder, only its sessions are open. All sessions from before it became the holder, and from before
+//!   its last attachment, have ended.
 //! * A write with a given session and number is executed at most once, and a retry returns the outcome of the first
 //!   attempt. So a retry never overwrites a later write.
 //! * Replicas that applied the same entries return the same content and the same allocation.
@@ -18,10 +20,12 @@ use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use bytes::Bytes;
+use state_machine::failure::precondition;
 use state_machine::interface::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
 use state_machine::sessions::{Admission, Remembered};
 use state_machine::{
-    ApplyError, ClientSessionId, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, SessionStamp,
+    ApplyError, ClientSessionId, Consistency, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError,
+    SessionStamp, owned,
 };
 use store::stream::StreamStore;
 
@@ -33,11 +37,11 @@ pub mod request;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::layout::StripeId;
+use crate::layout::{BLOCK_BYTES, StripeId};
 use checkpoint::StripeSnapshot;
 use command::Command;
 use query::{Query, StripeView};
-use request::{BlockChange, Outcome, StripeRequest, StripeResponse};
+use request::{BlockChange, BlockRun, BlockSpan, Claim, Holder, Outcome, StripeRequest, StripeResponse};
 
 /// The sessions of a stripe.
 pub type ClientSessions = state_machine::sessions::ClientSessions<Written>;
@@ -48,6 +52,8 @@ pub struct Stripe {
     progress: Progress,
     ownership: Ownership,
     sessions: ClientSessions,
+    /// The client that alone may open sessions.
+    holder: Option<Holder>,
     store: StreamStore,
 }
 
@@ -68,6 +74,7 @@ impl Stripe {
                 if is_news {
                     self.ownership = Ownership::Dropped;
                     self.sessions = ClientSessions::default();
+                    self.holder = None;
                     self.store.reset();
                 }
                 Applied { outcome: Some(Ok(StripeResponse::Dropped)), effect: is_news.then_some(Effect::RangeDropped) }
@@ -76,7 +83,22 @@ impl Stripe {
                 self.progress.losses += 1;
                 Applied::effect(Effect::LossDeclared)
             }
-            Command::OpenSession { .. } => Applied::outcome(self.open_session(entry)),
+            Command::OpenSession { claim, .. } => Applied::outcome(self.open_session(claim, entry)),
+            Command::EndSession { session, .. } => {
+                self.sessions.expire(&[(session, Timestamp(i64::MAX))]);
+                Applied::outcome(Ok(StripeResponse::SessionEnded))
+            }
+            Command::Release { .. } => {
+                if self.holder.take().is_some() {
+                    self.sessions = ClientSessions::default();
+                }
+                Applied::outcome(Ok(StripeResponse::Released))
+            }
+            Command::Heal { block, content, .. } => {
+                // The rest of the entry is small.
+                self.store.edit(entry.lsn.sequence).heal(block, owned(&content, entry.payload.len()));
+                Applied::outcome(Ok(StripeResponse::Healed))
+            }
             Command::Write { stamp, changes, .. } => Applied::outcome(self.write(&stamp, &changes, entry)),
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
@@ -85,11 +107,30 @@ impl Stripe {
         }
     }
 
-    fn open_session(&mut self, entry: &Entry) -> Outcome {
-        let session = ClientSessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
+    /// Opens a session, if there is a right to do so. Since a new holder ends all earlier sessions, and nobody else can open
+    /// one, no command of another client or of an earlier holder changes a block from then on.
+    fn open_session(&mut self, claim: Claim, entry: &Entry) -> Outcome {
+        let name = self.progress.name_of(entry.lsn.sequence);
+        let session = ClientSessionId::new(self.progress.cohort, name)
             .ok_or_else(|| Failure::Overloaded("session ids exhausted".to_owned()))?;
+        match (claim, &self.holder) {
+            (Claim::Attach(holder), current) => {
+                if current.as_ref().is_none_or(|current| current.name != holder) {
+                    self.holder = Some(Holder { name: holder, generation: name.0 });
+                }
+                if !planted(Bug::DiskAttachKeepsSessions) {
+                    self.sessions = ClientSessions::default();
+                }
+            }
+            (Claim::Shared, None) => {}
+            (Claim::Hold(holder), Some(current))
+                if holder == *current || planted(Bug::DiskGenerationUnchecked) && holder.name == current.name => {}
+            (_, Some(current)) => return Err(precondition(format!("the disk is held by {:?}", current.name))),
+            (Claim::Hold(_), None) => return Err(precondition("the disk was released")),
+        }
         self.sessions.open(session, entry.timestamp);
-        Ok(StripeResponse::SessionOpened { session })
+        let generation = self.holder.as_ref().map_or(0, |holder| holder.generation);
+        Ok(StripeResponse::SessionOpened { session, generation })
     }
 
     /// Executes a write, unless it was executed before (guarantee 10).
@@ -108,6 +149,11 @@ impl Stripe {
                 outcome
             }
         }
+    }
+
+    /// The stripe that it owns; none before the first entry, and after the last one.
+    fn stripe(&self) -> Option<StripeId> {
+        self.ownership.range().and_then(StripeId::of_range)
     }
 
     /// A view of the current blocks, for any thread.
@@ -132,7 +178,7 @@ impl StateMachine for Stripe {
 
     fn new(cohort: CohortId, _: Incarnation, store: StreamStore) -> Self {
         let (ownership, sessions) = Default::default();
-        Self { progress: Progress::new(cohort), ownership, sessions, store }
+        Self { progress: Progress::new(cohort), ownership, sessions, holder: None, store }
     }
 
     fn progress(&self) -> &Progress {
@@ -151,6 +197,9 @@ impl StateMachine for Stripe {
     }
 
     fn read(&self, request: &StripeRequest) -> ReadStep<StripeResponse, Query> {
+        if let StripeRequest::Holder { .. } = request {
+            return ReadStep::Answer(Ok(StripeResponse::Holder(self.holder.clone())));
+        }
         match Query::of(request, self.view_now()) {
             Some(query) => ReadStep::Evaluate(query),
             None => ReadStep::Answer(Err(Failure::Invalid("a change is not a read".to_owned()))),
@@ -161,9 +210,19 @@ impl StateMachine for Stripe {
         let command = match request {
             StripeRequest::Write(write) if write.parts.is_empty() => Command::write(write, []),
             StripeRequest::Write(write) => return Payload::Decide(Query::completing(write.clone(), self.view_now())),
-            StripeRequest::OpenSession { stripe } => Command::OpenSession { stripe: *stripe },
+            StripeRequest::OpenSession { stripe, claim } => {
+                Command::OpenSession { stripe: *stripe, claim: claim.clone() }
+            }
+            StripeRequest::Release { stripe } => Command::Release { stripe: *stripe },
+            StripeRequest::Heal { stripe, block, content } => {
+                Command::Heal { stripe: *stripe, block: *block, content: content.clone() }
+            }
+            StripeRequest::EndSession { stripe, session } => Command::EndSession { stripe: *stripe, session: *session },
             StripeRequest::Drop => Command::Drop,
-            StripeRequest::Read { .. } | StripeRequest::Status { .. } | StripeRequest::Check { .. } => {
+            StripeRequest::Read { .. }
+            | StripeRequest::Status { .. }
+            | StripeRequest::Check { .. }
+            | StripeRequest::Holder { .. } => {
                 return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
             }
         };
@@ -198,6 +257,9 @@ impl StateMachine for Stripe {
         self.progress.add_to(hash);
         self.ownership.add_to(hash);
         self.sessions.add_to(hash);
+        let holder = self.holder.as_ref().map_or((0, ""), |holder| (holder.generation, &holder.name));
+        hash.word(holder.0);
+        hash.bytes(holder.1.as_bytes());
         Ok(blocks::hash(&self.view_now().blocks, hash)?)
     }
 
@@ -230,6 +292,26 @@ impl StateMachine for Stripe {
 
     fn drop_request() -> Option<StripeRequest> {
         Some(StripeRequest::Drop)
+    }
+
+    fn verify(&self, first: u64) -> Option<StripeRequest> {
+        Some(StripeRequest::Check { stripe: self.stripe()?, first })
+    }
+
+    fn reread(&self, block: u64) -> Option<StripeRequest> {
+        let blocks = BlockSpan { stripe: self.stripe()?, first: block, count: 1 };
+        Some(StripeRequest::Read { consistency: Consistency::Anywhere, blocks })
+    }
+
+    fn heal(&self, block: u64, found: StripeResponse) -> Option<StripeRequest> {
+        let StripeResponse::Runs(runs) = found else { return None };
+        match &runs[..] {
+            [BlockRun::Data(content)] if content.len() as u64 == BLOCK_BYTES => {
+                Some(StripeRequest::Heal { stripe: self.stripe()?, block, content: content.clone() })
+            }
+            // It was trimmed meanwhile.
+            _ => None,
+        }
     }
 
     fn declare_loss() -> Bytes {

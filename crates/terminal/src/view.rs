@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::CohortId;
 use sdk::admin::{
-    Activity, Clock, Cohort, CohortConfiguration, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper,
+    Activity, Clock, Cohort, CohortConfiguration, DiskAttachment, Drop, LogPlacement, Lsn, Replica, StatusResponse,
+    ZooKeeper,
 };
 use serde_json::{Value, json};
 
@@ -49,6 +50,8 @@ pub struct View {
     pub troubles: Vec<String>,
     /// Descriptions of unavailable tables and logs, reported by the leader of the catalog.
     pub failures: Vec<String>,
+    /// The connections of NBD clients, with the nodes that serve them.
+    pub attachments: Vec<(u32, DiskAttachment)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,6 +87,11 @@ impl View {
         }
         view.troubles.extend(answers.iter().flat_map(|answer| answer.cluster_troubles.clone()));
         view.failures.extend(answers.iter().flat_map(|answer| answer.cluster_failures.clone()));
+        let of = |answer: &StatusResponse| {
+            let node = answer.node;
+            answer.disk_attachments.clone().into_iter().map(move |attachment| (node, attachment))
+        };
+        view.attachments = answers.iter().flat_map(of).collect();
         let mut cohorts: Vec<(&Cohort, u32)> =
             answers.iter().flat_map(|answer| answer.cohorts.iter().map(move |cohort| (cohort, answer.node))).collect();
         // The best source first: the newest epoch, and within it the leader.

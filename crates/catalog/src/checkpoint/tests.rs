@@ -32,6 +32,7 @@ fn catalog() -> Catalog {
                 transactions: number.is_multiple_of(3).then_some(false),
                 replication: (number % 4 == 1).then_some(Replication::PrimaryBackup),
                 disk_bytes: if number % 5 == 4 { 4_096 * u64::from(number) } else { 0 },
+                is_exclusive: number % 10 == 9,
                 kind: TABLET,
             },
         });

@@ -33,6 +33,7 @@ fn commands() -> Vec<CatalogCommand> {
                 transactions: Some(false),
                 replication: None,
                 disk_bytes: 0,
+                is_exclusive: false,
                 kind: TABLET,
             },
         },

@@ -6,7 +6,7 @@ use node::request::{Request, Response};
 use state_machine::{Failure, StateMachine as _};
 use streams::gateway::{Action, Gateway, Settings};
 use streams::layout::{Layout, UNIT_BYTES};
-use streams::nbd::{Connection, Export, Exports, Step};
+use streams::nbd::{Connection, Export, Exports, Refusal, Step};
 use streams::stripe::Stripe;
 
 use super::{Run, value};
@@ -35,8 +35,8 @@ impl Exports for Disks {
         vec![DISK.to_owned()]
     }
 
-    fn find(&self, _: &str) -> Option<Export> {
-        Some(Export { size: DISK_BYTES, is_read_only: false, description: String::new() })
+    fn find(&self, _: &str) -> Result<Export, Refusal> {
+        Ok(Export { size: DISK_BYTES, is_read_only: false, description: String::new() })
     }
 }
 

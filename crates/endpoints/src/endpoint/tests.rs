@@ -11,7 +11,7 @@ use base::budget::ByteBudget;
 
 /// Echoes lines. A line "stop" blocks the connection, and "garbage" is not a line.
 #[derive(Default)]
-struct Echo {
+struct Echo<const GIVES_UP: bool = false> {
     replies: Vec<(ConnectionId, Bytes)>,
     changes: Vec<OutputChange>,
     gone: usize,
@@ -34,7 +34,7 @@ impl connections::Client for Lines {
     }
 }
 
-impl Protocol for Echo {
+impl<const GIVES_UP: bool> Protocol for Echo<GIVES_UP> {
     type Client = Lines;
 
     const NAME: &'static str = "echo";
@@ -44,7 +44,7 @@ impl Protocol for Echo {
     const OUTPUT_HIGH_BYTES: usize = 4 << 20;
     const OUTPUT_LOW_BYTES: usize = 1 << 20;
     const STOPS_READING_WHEN_FULL: bool = true;
-    const HALF_CLOSES: bool = true;
+    const GIVES_UP: bool = GIVES_UP;
 
     fn connected(&mut self, _: ConnectionId, _: SocketAddr, _: Now) -> io::Result<(Lines, Bytes)> {
         Ok((Lines::default(), Bytes::from_static(b"hello\n")))
@@ -82,11 +82,11 @@ impl Protocol for Echo {
     }
 }
 
-fn endpoint(all: usize) -> (Endpoint<Echo>, SocketAddr) {
+fn endpoint<const GIVES_UP: bool>(all: usize) -> (Endpoint<Echo<GIVES_UP>>, SocketAddr) {
     endpoint_within(all, 64 << 20)
 }
 
-fn endpoint_within(all: usize, memory: usize) -> (Endpoint<Echo>, SocketAddr) {
+fn endpoint_within<const GIVES_UP: bool>(all: usize, memory: usize) -> (Endpoint<Echo<GIVES_UP>>, SocketAddr) {
     let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = address(&socket).unwrap();
     let limits = ConnectionLimits { all, per_address: usize::MAX };
@@ -100,7 +100,10 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn until(endpoint: &mut Endpoint<Echo>, is_so: impl Fn(&Endpoint<Echo>) -> bool) {
+fn until<const GIVES_UP: bool>(
+    endpoint: &mut Endpoint<Echo<GIVES_UP>>,
+    is_so: impl Fn(&Endpoint<Echo<GIVES_UP>>) -> bool,
+) {
     let mut ready = Events::with_capacity(READY_MAX);
     let began = clock::monotonic();
     while !is_so(endpoint) {
@@ -112,22 +115,46 @@ fn until(endpoint: &mut Endpoint<Echo>, is_so: impl Fn(&Endpoint<Echo>) -> bool)
 }
 
 #[test]
-fn half_closed_client_gets_its_replies() {
-    let (mut endpoint, address) = endpoint(8);
+fn requests_before_the_end_of_input_are_executed() {
+    let (mut endpoint, address) = endpoint::<false>(8);
     let mut client = connect(address);
     client.write_all(b"one\ntwo\nthr").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     until(&mut endpoint, |endpoint| endpoint.protocol.gone == 1);
-    let mut received = String::new();
-    client.read_to_string(&mut received).unwrap();
-    assert_eq!(received, "hello\none\ntwo\n");
     assert_eq!(endpoint.connections.traffic.received, 2);
     assert_eq!(endpoint.connections.buffered_bytes(), 0);
 }
 
 #[test]
+fn ended_connection_executes_nothing() {
+    let (mut endpoint, address) = endpoint::<true>(8);
+    let mut client = connect(address);
+    until(&mut endpoint, |endpoint| endpoint.connections.iter().count() == 1);
+    client.write_all(b"one\n").unwrap();
+    drop(client);
+    std::thread::sleep(StdDuration::from_millis(20));
+    until(&mut endpoint, |endpoint| endpoint.protocol.gone == 1);
+    assert_eq!(endpoint.connections.traffic.received, 0);
+}
+
+#[test]
+fn stall_closes_connections_with_requests() {
+    let (mut endpoint, address) = endpoint::<true>(8);
+    let mut clients = [(); 3].map(|()| connect(address));
+    until(&mut endpoint, |endpoint| endpoint.connections.iter().count() == 3);
+    clients[0].write_all(b"sto").unwrap();
+    until(&mut endpoint, |endpoint| endpoint.connections.iter().any(|(_, connection)| connection.client.held() > 0));
+    clients[1].write_all(b"one\n").unwrap();
+    std::thread::sleep(StdDuration::from_millis(250));
+    until(&mut endpoint, |endpoint| endpoint.protocol.gone == 2);
+    assert_eq!(endpoint.connections.traffic.received, 0);
+    clients[2].write_all(b"two\n").unwrap();
+    until(&mut endpoint, |endpoint| endpoint.connections.traffic.received == 1);
+}
+
+#[test]
 fn connection_limit_and_garbage() {
-    let (mut endpoint, address) = endpoint(2);
+    let (mut endpoint, address) = endpoint::<false>(2);
     let mut clients = [(); 3].map(|()| connect(address));
     until(&mut endpoint, |endpoint| endpoint.connections.traffic.rejected == 1);
     clients[0].write_all(b"one\ngarbage\ntwo\n").unwrap();
@@ -141,7 +168,7 @@ fn connection_limit_and_garbage() {
 #[test]
 fn slow_consumer_is_not_read() {
     const LINES: usize = 40_000;
-    let (mut endpoint, address) = endpoint(2);
+    let (mut endpoint, address) = endpoint::<false>(2);
     let mut client = connect(address);
     let mut writer = client.try_clone().unwrap();
     let line = [&[b'x'; 1_023][..], b"\n"].concat();
@@ -153,7 +180,7 @@ fn slow_consumer_is_not_read() {
         endpoint.turn(&ready).unwrap();
     }
     let held = endpoint.connections.buffered_bytes();
-    assert!(held > Echo::OUTPUT_HIGH_BYTES && held < 3 * Echo::OUTPUT_HIGH_BYTES, "{held}");
+    assert!(held > Echo::<false>::OUTPUT_HIGH_BYTES && held < 3 * Echo::<false>::OUTPUT_HIGH_BYTES, "{held}");
     let reading = std::thread::spawn(move || {
         let mut received = vec![0; 6 + 1_024 * LINES];
         client.read_exact(&mut received).unwrap();
@@ -168,7 +195,7 @@ fn slow_consumer_is_not_read() {
 
 #[test]
 fn largest_connection_is_evicted() {
-    let (mut endpoint, address) = endpoint_within(8, 1 << 20);
+    let (mut endpoint, address) = endpoint_within::<false>(8, 1 << 20);
     let [mut small, mut large] = [(); 2].map(|()| connect(address));
     small.write_all(b"stop\n").unwrap();
     let writing = std::thread::spawn(move || {

@@ -274,7 +274,6 @@ impl Protocol for ZooKeeper {
     const OUTPUT_HIGH_BYTES: usize = 1 << 20;
     const OUTPUT_LOW_BYTES: usize = 256 << 10;
     const STOPS_READING_WHEN_FULL: bool = false;
-    const HALF_CLOSES: bool = false;
 
     fn connected(&mut self, connection: ConnectionId, address: SocketAddr, now: Now) -> io::Result<(Client, Bytes)> {
         let password = self.random.take()?;

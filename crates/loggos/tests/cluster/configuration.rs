@@ -138,7 +138,7 @@ fn alert_rules_match_metrics_and_runbook() {
     let anchors: Vec<String> = operations
         .lines()
         .filter_map(|line| line.strip_prefix("### "))
-        .map(|heading| heading.to_lowercase().replace(' ', "-"))
+        .map(|heading| heading.to_lowercase().replace(' ', "-").replace('/', ""))
         .collect();
     for line in rules.lines().filter_map(|line| line.trim().strip_prefix("runbook: ")) {
         assert!(anchors.contains(&line.trim_matches('"').to_owned()), "the runbook has no section {line}");

@@ -1,7 +1,7 @@
 //! A request in the form that its cohort receives.
 
 use base::codec::{DecodeError, Reader, Wire, Writer};
-use base::{Duration, Membership, Timestamp};
+use base::{Duration, Membership, NodeId, Timestamp};
 use sharedlog::request::LogRequest;
 use state_machine::interface::Kind;
 use state_machine::{Consistency, KeyPosition};
@@ -16,14 +16,17 @@ pub enum Query {
     Machine(Ask),
     /// Takes the next step of the cohort's membership toward a plan, and reports whether the plan is complete.
     Plan(Membership),
+    /// Hands the leadership over to a node.
+    Lead(NodeId),
     /// A request to a shared log, which spans many cohorts. It is never sent to a cohort or another node.
     Log(LogRequest),
     /// A transaction, which may span several cohorts. It is never sent to a cohort or another node.
     Transaction(Box<TransactionRequest>),
 }
 
-/// The tag of requests to the cohort itself. State machine kinds have higher tags.
+/// The tags of requests to the cohort itself. State machine kinds have those between.
 const PLAN: u8 = 0;
+const LEAD: u8 = 0xfe;
 
 impl Query {
     /// Whether the request is read-only. Reads may be repeated freely; any other request is decided by a log.
@@ -31,7 +34,7 @@ impl Query {
     pub fn reads(&self) -> bool {
         match self {
             Self::Machine(ask) => ask.reads(),
-            Self::Plan(_) => false,
+            Self::Plan(_) | Self::Lead(_) => false,
             Self::Transaction(_) => false,
             Self::Log(request) => !request.changes(),
         }
@@ -42,7 +45,7 @@ impl Query {
     pub fn is_idempotent(&self) -> bool {
         match self {
             Self::Machine(ask) => ask.is_idempotent(),
-            Self::Plan(_) | Self::Transaction(_) => true,
+            Self::Plan(_) | Self::Lead(_) | Self::Transaction(_) => true,
             Self::Log(request) => !request.changes(),
         }
     }
@@ -97,6 +100,10 @@ impl Wire for Query {
                 out.u8(PLAN);
                 plan.encode(out);
             }
+            Self::Lead(node) => {
+                out.u8(LEAD);
+                node.encode(out);
+            }
             Self::Log(_) | Self::Transaction(_) => {
                 debug_assert!(false, "a request to a log, or a transaction, is never forwarded");
                 out.u8(u8::MAX);
@@ -107,6 +114,7 @@ impl Wire for Query {
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         match input.u8()? {
             PLAN => Membership::decode(input).map(Self::Plan),
+            LEAD => NodeId::decode(input).map(Self::Lead),
             kind => Ask::decode_body(Kind(kind), input).map(Self::Machine),
         }
     }

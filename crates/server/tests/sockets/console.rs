@@ -51,7 +51,8 @@ impl server::Gateway for StubGateway {
 
 fn founded() -> server::Founded {
     let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let own = server::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
+    let own =
+        server::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new(), peers: Vec::new() };
     let genesis = server::Genesis { cluster: base::ClusterId(1), members: vec![member] };
     server::Founded::new(own, genesis)
 }

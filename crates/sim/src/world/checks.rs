@@ -216,6 +216,8 @@ impl World {
             ("writes stalled", new.writes_stalled - old.writes_stalled),
             ("disk reads", new.disk_reads - old.disk_reads),
             ("damaged SSTables", new.sstables_damaged - old.sstables_damaged),
+            ("damaged blocks", new.blocks_damaged - old.blocks_damaged),
+            ("blocks mended", new.blocks_mended - old.blocks_mended),
             ("heartbeat batches", new.beats - old.beats),
             ("clock contradictions", new.clock_contradictions - old.clock_contradictions),
             ("reads by read index", new.checked_reads - old.checked_reads),

@@ -377,7 +377,7 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         }
         Err(Failure::UnknownTable(table)) => Err(Fault::Definite(Error::NotFound(table))),
         Err(Failure::Exists(what)) => Err(Fault::Definite(Error::Exists(what))),
-        Err(Failure::Precondition(what)) => Err(Fault::Definite(Error::Precondition(what))),
+        Err(Failure::Precondition(what) | Failure::Damaged(what)) => Err(Fault::Definite(Error::Precondition(what))),
         Err(Failure::Aborted(why)) => Err(Fault::Definite(Error::Aborted(why))),
         Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),

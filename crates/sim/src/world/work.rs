@@ -151,7 +151,7 @@ impl World {
             Work::Evaluation { id, read } => Step::done(Event::Evaluated { id, answer: read.answer(Io::Allowed) }),
             Work::ReadFile { id: read, file, offset, bytes, verify } => {
                 let verified = if verify { file.verify() } else { Ok(()) };
-                let bytes = verified.and_then(|()| file.read_raw(offset, bytes)).ok();
+                let bytes = verified.and_then(|()| file.read_raw(offset, bytes));
                 Step::done(Event::FileRead { id: read, bytes })
             }
             Work::WriteFile { file, offset, bytes } => match shipping::write_part(&files, file, offset, &bytes) {

@@ -141,6 +141,7 @@ impl From<StreamError> for ReadError {
         match error {
             StreamError::NotCached => Self::NotCached,
             StreamError::Incomplete(_) => Self::Incomplete(error.to_string()),
+            StreamError::DamagedBlock { block, .. } => Self::DamagedBlock { block, message: error.to_string() },
             other => Self::Damaged(other.to_string()),
         }
     }

@@ -19,6 +19,8 @@ const COHORT: CohortId = CohortId(7);
 enum Entry {
     Put(u64, Vec<u8>),
     Clear(Range<u64>, Empty),
+    /// Writes a block again, if it has this content.
+    Heal(u64, u8),
 }
 
 /// The expected content of a stream.
@@ -40,6 +42,7 @@ impl Model {
             Entry::Clear(range, to) => {
                 self.0[range.start as usize..range.end as usize].fill(((*to).into(), 0));
             }
+            Entry::Heal(..) => {}
         }
     }
 }
@@ -66,6 +69,7 @@ fn apply(store: &mut StreamStore, sequence: u64, entry: &Entry) {
             }
         }
         Entry::Clear(range, to) => edit.clear(range.clone(), *to),
+        Entry::Heal(block, content) => _ = edit.heal(*block, Bytes::from(vec![*content; BLOCK_BYTES])),
     }
 }
 
@@ -73,9 +77,10 @@ fn random_entry(random: &mut SplitMix64) -> Entry {
     let first = random.below(BLOCKS);
     let longest = if random.chance(100_000) { BLOCKS } else { 40 };
     let end = (first + 1 + random.below(longest)).min(BLOCKS);
-    match random.below(6) {
+    match random.below(7) {
         0 => Entry::Clear(first..end, Empty::Hole),
         1 => Entry::Clear(first..end, Empty::Zero),
+        2 => Entry::Heal(first, 1 + random.below(255) as u8),
         _ => {
             let content = |_| 1 + random.below(255) as u8;
             Entry::Put(first, (first..end.min(first + 30)).map(content).collect())
@@ -407,6 +412,16 @@ fn damage_is_found() {
         assert_eq!(replica.view().verify(0, 1_000).unwrap().damaged, [*block], "seed {seed}");
         let sent: Result<Vec<_>, _> = replica.store.ship().iter().map(|(_, file)| file.verify()).collect();
         assert!(sent.is_err(), "a damaged block is not sent, seed {seed}");
+        // Other content is not that of an older or a later write.
+        let content = replica.model.0[*block as usize].1;
+        replica.apply(Entry::Heal(*block, content ^ 1));
+        assert_eq!(replica.view().verify(0, 1_000).unwrap().damaged, [*block], "seed {seed}");
+        replica.apply(Entry::Heal(*block, content));
+        replica.check("healed in memory");
+        replica.flush();
+        assert_eq!(replica.view().verify(0, 1_000).unwrap().damaged, [], "seed {seed}");
+        replica.restart();
+        replica.check("healed on disk");
     }
 }
 
@@ -461,6 +476,7 @@ fn is_found(bug: Bug, check: fn()) {
 fn stream_bugs_are_found() {
     is_found(Bug::StreamChecksumUnseeded, misdirected_writes_are_found);
     is_found(Bug::StreamChecksumIgnored, damage_is_found);
+    is_found(Bug::HealUnchecked, crashes_lose_nothing);
     is_found(Bug::StreamCacheStale, crashes_lose_nothing);
     is_found(Bug::StreamMapBeforeData, crashes_lose_nothing);
     is_found(Bug::StreamIncompleteRead, copies_of_changing_streams_are_completed_by_the_log);

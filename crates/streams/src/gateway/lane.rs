@@ -62,6 +62,10 @@ pub(super) struct Lane {
     pub(super) session: Session,
     /// The cohort of its sessions. A stripe has the same one as long as its disk exists.
     cohort: Option<CohortId>,
+    /// The generation of the holder, once it has attached the stripe.
+    pub(super) generation: Option<u64>,
+    /// Whether it is decided if the holder has attached the stripe.
+    pub(super) is_decided: bool,
     /// Failed attempts to open a session, since the last one that succeeded.
     pub(super) failures: u32,
     next_sequence: u64,
@@ -78,6 +82,8 @@ impl Lane {
             stripe,
             session: Session::None,
             cohort: None,
+            generation: None,
+            is_decided: true,
             failures: 0,
             next_sequence: 1,
             next_proposal: 0,
@@ -89,12 +95,13 @@ impl Lane {
 
     /// Begins with the stamps of a new session. False if it is one of another disk: this one was deleted, and its name was
     /// given to a new one.
-    pub(super) fn opened(&mut self, session: ClientSessionId) -> bool {
+    pub(super) fn opened(&mut self, session: ClientSessionId, generation: u64) -> bool {
         if *self.cohort.get_or_insert_with(|| session.cohort()) != session.cohort() {
             self.session = Session::None;
             return false;
         }
         self.session = Session::Open(session);
+        self.generation = Some(generation);
         self.failures = 0;
         self.next_sequence = 1;
         true
@@ -178,6 +185,12 @@ impl Lane {
             self.busy.remove(&change.span().0);
         }
         proposal.changes
+    }
+
+    /// Gives up all proposals: none can be executed any more.
+    pub(super) fn give_up(&mut self) {
+        self.proposals.clear();
+        self.busy.clear();
     }
 
     pub(super) fn invariants(&self) {

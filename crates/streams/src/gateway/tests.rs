@@ -3,7 +3,7 @@ use bytes::BytesMut;
 
 use super::*;
 use crate::layout::UNIT_BYTES;
-use crate::nbd::{BlockState, Connection, Export, Exports, Request, Step};
+use crate::nbd::{BlockState, Connection, Export, Exports, Refusal, Request, Step};
 use crate::stripe::request::StripeWrite;
 use crate::stripe::tests::Replica;
 
@@ -62,7 +62,12 @@ impl Disk {
 
     fn execute(&mut self, request: &StripeRequest) -> Outcome {
         let stripe = match request {
-            StripeRequest::OpenSession { stripe } | StripeRequest::Check { stripe, .. } => *stripe,
+            StripeRequest::OpenSession { stripe, .. }
+            | StripeRequest::EndSession { stripe, .. }
+            | StripeRequest::Release { stripe }
+            | StripeRequest::Heal { stripe, .. }
+            | StripeRequest::Holder { stripe }
+            | StripeRequest::Check { stripe, .. } => *stripe,
             StripeRequest::Write(write) => write.stripe,
             StripeRequest::Read { blocks, .. } | StripeRequest::Status { blocks, .. } => blocks.stripe,
             StripeRequest::Drop => panic!("no gateway drops a disk"),
@@ -95,6 +100,14 @@ impl Disk {
                 self.proceed(0);
             }
             self.wait(milliseconds(1_000));
+        }
+    }
+
+    /// Executes and answers all calls in progress.
+    fn settle_calls(&mut self) {
+        self.collect();
+        while !self.calls.is_empty() {
+            self.proceed(0);
         }
     }
 
@@ -476,21 +489,76 @@ fn parts_of_a_block_are_written_through_two_gateways() {
 }
 
 #[test]
-fn closed_gateway_resolves_what_it_proposed() {
+fn holder_excludes_others_and_its_earlier_requests() {
+    let mut disk = Disk::new(1, 4, Settings::default());
+    let not_permitted = |result| matches!(result, RequestResult::Failed { errno: Errno::NotPermitted, message } if message.contains("held"));
+    disk.write(0, 1, 0, vec![1; BLOCK]);
+    disk.settle();
+    disk.write(0, 2, 0, vec![2; BLOCK]);
+    let (_, shared, late) = disk.calls.remove(0);
+    for gateway in [1, 2] {
+        disk.gateways[gateway].attach(disk.now, "a".to_owned());
+        assert_eq!(disk.gateways[gateway].attachment(), Attachment::InProgress);
+        disk.settle_calls();
+        assert_eq!(disk.gateways[gateway].attachment(), Attachment::Attached);
+    }
+    // A change that was sent before has no effect, and its gateway cannot open another session.
+    let outcome = disk.execute(&late);
+    assert!(matches!(outcome, Err(Failure::UnknownSession(_))));
+    disk.replies.clear();
+    disk.answer(0, shared, outcome);
+    disk.settle();
+    assert!(not_permitted(disk.result()));
+    // Both connections of the holder can change the disk.
+    for gateway in [1, 2] {
+        disk.write(gateway, 3, 0, vec![gateway as u8; BLOCK]);
+        disk.settle();
+        assert_eq!(disk.result(), RequestResult::Done);
+    }
+    // Another holder, and the first one again: nothing of before is executed.
+    disk.write(1, 4, 0, vec![4; BLOCK]);
+    let (_, before, late) = disk.calls.remove(0);
+    disk.gateways[3].attach(disk.now, "b".to_owned());
+    disk.settle_calls();
+    let mut again = Gateway::new(Layout::new(1).expect("valid"), Settings::default());
+    again.attach(disk.now, "a".to_owned());
+    disk.gateways[0] = again;
+    disk.settle_calls();
+    let outcome = disk.execute(&late);
+    disk.answer(1, before, outcome);
+    disk.settle();
+    assert!(not_permitted(disk.result()));
+    assert_eq!(disk.read(0, 1), [2]);
+    assert_eq!(disk.execute(&StripeRequest::Release { stripe: StripeId(0) }), Ok(StripeResponse::Released));
+    disk.write(0, 5, 0, vec![5; BLOCK]);
+    disk.settle();
+    assert!(matches!(disk.result(), RequestResult::Failed { errno: Errno::NotPermitted, .. }));
+}
+
+#[test]
+fn closed_gateway_stops_what_it_proposed() {
     let mut disk = Disk::new(1, 1, Settings::default());
     disk.write(0, 1, 0, vec![1; BLOCK]);
     disk.proceed(0);
     disk.write(0, 2, 0, vec![2; BLOCK]);
     disk.submit(0, 3, 0, BLOCK, Command::Read { is_whole: false });
-    let (gateway, call, _) = disk.calls.remove(0);
+    let (gateway, call, late) = disk.calls.remove(0);
+    disk.calls.clear();
     disk.answer(gateway, call, unknown());
-    disk.gateways[0].close();
+    disk.gateways[0].close(disk.now);
+    disk.collect();
+    let [(_, _, StripeRequest::EndSession { .. })] = disk.calls[..] else { panic!("{:?}", disk.calls) };
     assert!(!disk.gateways[0].is_idle());
+    let (gateway, call, end) = disk.calls.remove(0);
+    disk.answer(gateway, call, unavailable());
+    assert!(!disk.gateways[0].is_idle());
+    assert_eq!(disk.execute(&end), Ok(StripeResponse::SessionEnded));
     disk.settle();
     assert!(disk.replies.is_empty());
     let mut other = Gateway::new(Layout::new(1).expect("valid"), Settings::default());
     std::mem::swap(&mut disk.gateways[0], &mut other);
-    assert_eq!(disk.read(0, 1), [1], "the second write was dropped");
+    assert!(matches!(disk.execute(&late), Err(Failure::UnknownSession(_))));
+    assert_eq!(disk.read(0, 1), [0]);
 }
 
 #[test]
@@ -616,7 +684,7 @@ fn check_replies(
     reads: &mut BTreeMap<u64, (usize, Vec<u8>)>,
     changes: &mut BTreeMap<u64, (usize, usize)>,
 ) {
-    for (_, Reply { cookie, result }) in std::mem::take(&mut disk.replies) {
+    for (_, Reply { cookie, result, .. }) in std::mem::take(&mut disk.replies) {
         changes.remove(&cookie);
         match result {
             RequestResult::Done => {}
@@ -639,9 +707,9 @@ impl Exports for One {
         vec!["data".to_owned()]
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Result<Export, Refusal> {
         let export = Export { size: 1 << 30, is_read_only: false, description: String::new() };
-        (name == "data").then_some(export)
+        (name == "data").then_some(export).ok_or(Refusal::Unknown)
     }
 }
 

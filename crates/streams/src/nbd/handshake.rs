@@ -3,7 +3,9 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::constants::{FIXED_NEWSTYLE, GREETING, NO_ZEROES, OPTION, OPTION_REPLY, answer, info, option};
-use super::{BLOCK_BYTES_PREFERRED, Export, Exports, NbdError, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, transmission};
+use super::{
+    BLOCK_BYTES_PREFERRED, Export, Exports, NbdError, PAYLOAD_BYTES_MAX, Refusal, STRING_BYTES_MAX, transmission,
+};
 
 /// Magic, option, length.
 const OPTION_BYTES: usize = 16;
@@ -186,7 +188,7 @@ impl Handshake {
         out: &mut Vec<Bytes>,
     ) -> Result<Step, NbdError> {
         let name = std::str::from_utf8(data).map_err(|_| NbdError::UnknownExport)?;
-        let export = exports.find(name).ok_or(NbdError::UnknownExport)?;
+        let export = exports.find(name).map_err(|_| NbdError::UnknownExport)?;
         let mut answer = BytesMut::with_capacity(10 + ZEROES);
         answer.put_u64(export.size);
         answer.put_u16(transmission::flags(&export, self.is_structured));
@@ -237,9 +239,12 @@ impl Handshake {
     }
 
     fn info(&self, option: u32, name: String, wanted: &[u16], exports: &dyn Exports, out: &mut Vec<Bytes>) -> Step {
-        let Some(export) = exports.find(&name) else {
-            refuse(option, answer::UNKNOWN, "no such export", out);
-            return CONTINUE;
+        let export = match exports.find(&name) {
+            Ok(export) => export,
+            Err(refusal) => {
+                refuse_export(option, &refusal, out);
+                return CONTINUE;
+            }
         };
         let mut item = |kind: u16, data: &[u8]| {
             let mut item = BytesMut::with_capacity(2 + data.len());
@@ -291,8 +296,8 @@ impl Handshake {
         if !data.is_empty() || !self.is_structured {
             return Err(Malformed);
         }
-        if exports.find(&name).is_none() {
-            refuse(option, answer::UNKNOWN, "no such export", out);
+        if let Err(refusal) = exports.find(&name) {
+            refuse_export(option, &refusal, out);
             return Ok(());
         }
         if is_wanted {
@@ -331,4 +336,11 @@ fn reply(option: u32, kind: u32, data: &[u8], out: &mut Vec<Bytes>) {
 
 fn refuse(option: u32, kind: u32, message: &str, out: &mut Vec<Bytes>) {
     reply(option, kind, message.as_bytes(), out);
+}
+
+fn refuse_export(option: u32, refusal: &Refusal, out: &mut Vec<Bytes>) {
+    match refusal {
+        Refusal::Unknown => refuse(option, answer::UNKNOWN, "no such export", out),
+        Refusal::Policy(why) => refuse(option, answer::POLICY, why, out),
+    }
 }

@@ -12,10 +12,14 @@ impl Exports for Disks {
         vec!["data".to_owned(), "frozen".to_owned()]
     }
 
-    fn find(&self, name: &str) -> Option<Export> {
+    fn find(&self, name: &str) -> Result<Export, Refusal> {
         let is_read_only = name == "frozen";
         let known = is_read_only || name == "data";
-        known.then(|| Export { size: 1 << 20, is_read_only, description: "a disk".to_owned() })
+        if name == "held" {
+            return Err(Refusal::Policy("attach it as held@HOLDER".to_owned()));
+        }
+        let export = || Export { size: 1 << 20, is_read_only, description: "a disk".to_owned() };
+        known.then(export).ok_or(Refusal::Unknown)
     }
 }
 

@@ -8,6 +8,7 @@ use state_machine::sessions::{Open, load_sessions, pack_sessions};
 use state_machine::{ClientSessionId, Kind, Ownership, Progress};
 use store::stream::StreamStore;
 
+use super::request::Holder;
 use super::{ClientSessions, Stripe, Written};
 
 const SESSIONS: u8 = FIRST_PART;
@@ -18,12 +19,14 @@ pub struct StripeSnapshot {
     progress: Progress,
     ownership: Ownership,
     sessions: Open<Written>,
+    holder: Option<Holder>,
 }
 
 impl StripeSnapshot {
     pub(super) fn of(stripe: &Stripe) -> Self {
         let sessions = stripe.sessions.open_sessions().clone();
-        Self { progress: stripe.progress, ownership: stripe.ownership.clone(), sessions }
+        let (ownership, holder) = (stripe.ownership.clone(), stripe.holder.clone());
+        Self { progress: stripe.progress, ownership, sessions, holder }
     }
 }
 
@@ -38,6 +41,7 @@ impl Chunked for StripeSnapshot {
 
     fn header(&self, out: &mut Writer) {
         self.ownership.encode(out);
+        self.holder.encode(out);
         out.u64(self.sessions.len() as u64);
     }
 
@@ -62,8 +66,8 @@ impl Snapshot for StripeSnapshot {
     }
 
     fn into_machine(self, store: StreamStore) -> Stripe {
-        let Self { progress, ownership, sessions } = self;
-        Stripe { progress, ownership, sessions: ClientSessions::of(sessions), store }
+        let Self { progress, ownership, sessions, holder } = self;
+        Stripe { progress, ownership, sessions: ClientSessions::of(sessions), holder, store }
     }
 }
 
@@ -73,6 +77,7 @@ pub struct StripeLoader {
     progress: Progress,
     ownership: Ownership,
     sessions: ClientSessions,
+    holder: Option<Holder>,
     /// The number of sessions according to the header.
     count: u64,
 }
@@ -81,9 +86,10 @@ impl Loader for StripeLoader {
     type Snapshot = StripeSnapshot;
 
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
-        let (ownership, count) = (Ownership::decode(&mut header)?, header.u64()?);
+        let (ownership, holder) = (Ownership::decode(&mut header)?, Option::decode(&mut header)?);
+        let count = header.u64()?;
         header.end()?;
-        Ok(Self { progress, ownership, sessions: ClientSessions::default(), count })
+        Ok(Self { progress, ownership, sessions: ClientSessions::default(), holder, count })
     }
 
     fn part(&mut self, tag: u8, mut input: Reader) -> Result<(), LoadError> {
@@ -94,10 +100,10 @@ impl Loader for StripeLoader {
     }
 
     fn finish(self) -> Result<StripeSnapshot, LoadError> {
-        let Self { progress, ownership, sessions, count } = self;
+        let Self { progress, ownership, sessions, holder, count } = self;
         if sessions.len() as u64 != count {
             return Err(LoadError::Impossible("the count of sessions does not match the header"));
         }
-        Ok(StripeSnapshot { progress, ownership, sessions: sessions.open_sessions().clone() })
+        Ok(StripeSnapshot { progress, ownership, sessions: sessions.open_sessions().clone(), holder })
     }
 }

@@ -6,7 +6,7 @@ use base::{KeyRange, Timestamp};
 use bytes::Bytes;
 use state_machine::{ClientSessionId, SessionStamp};
 
-use super::request::{BlockChange, StripeWrite};
+use super::request::{BlockChange, Claim, StripeWrite};
 use crate::layout::StripeId;
 
 /// A command of a stripe.
@@ -22,7 +22,13 @@ pub enum Command {
     /// Acknowledged entries may be lost, from an unknown entry on (guarantee 11).
     DeclareLoss,
     /// Opens a session. Its id contains the sequence of this entry.
-    OpenSession { stripe: StripeId },
+    OpenSession { stripe: StripeId, claim: Claim },
+    /// Ends a session.
+    EndSession { stripe: StripeId, session: ClientSessionId },
+    /// Ends the holder's right, and all sessions.
+    Release { stripe: StripeId },
+    /// Writes a block again, where it still has this content: on a replica whose disk has damaged it.
+    Heal { stripe: StripeId, block: u64, content: Bytes },
     /// Changes whole blocks. The changes are disjoint.
     Write {
         /// The stamp of the write in its session.
@@ -39,12 +45,15 @@ pub enum Command {
 
 base::wire! {
     enum Command, "stripe command" {
-        1 => OpenSession { stripe },
+        1 => OpenSession { stripe, claim },
         2 => Write { stamp, stripe, changes },
         3 => ExpireSessions { sessions },
         4 => AssignRange { range },
         5 => Drop,
         6 => DeclareLoss,
+        7 => EndSession { stripe, session },
+        8 => Release { stripe },
+        9 => Heal { stripe, block, content },
     }
 }
 
@@ -58,7 +67,11 @@ impl Command {
     /// The stripe that it refers to: it has an effect only if the machine owns it.
     pub(super) fn stripe(&self) -> Option<StripeId> {
         match self {
-            Self::OpenSession { stripe } | Self::Write { stripe, .. } => Some(*stripe),
+            Self::OpenSession { stripe, .. }
+            | Self::EndSession { stripe, .. }
+            | Self::Release { stripe }
+            | Self::Heal { stripe, .. }
+            | Self::Write { stripe, .. } => Some(*stripe),
             Self::AssignRange { .. } | Self::Drop | Self::DeclareLoss | Self::ExpireSessions { .. } => None,
         }
     }

@@ -50,7 +50,13 @@ impl Query {
             StripeRequest::Read { blocks, .. } => Question::Read(*blocks),
             StripeRequest::Status { blocks, .. } => Question::Status(*blocks),
             StripeRequest::Check { stripe, first } => Question::Check(*stripe, *first),
-            StripeRequest::OpenSession { .. } | StripeRequest::Write(_) | StripeRequest::Drop => return None,
+            StripeRequest::OpenSession { .. }
+            | StripeRequest::EndSession { .. }
+            | StripeRequest::Release { .. }
+            | StripeRequest::Holder { .. }
+            | StripeRequest::Heal { .. }
+            | StripeRequest::Write(_)
+            | StripeRequest::Drop => return None,
         };
         Some(Self { view, question })
     }

@@ -1,10 +1,12 @@
 //! Requests to a stripe of a disk, and its responses.
 
-use base::KeyRange;
 use base::canary::{Bug, planted};
+use base::codec::Text;
 use base::limits::SESSION_WINDOW;
+use base::limits::nbd::{HOLDER_BYTES_MAX, STALL};
+use base::{Duration, KeyRange};
 use bytes::Bytes;
-use state_machine::interface::{Request, Response};
+use state_machine::interface::{Checked, Request, Response};
 use state_machine::limits::{check_count, check_size, refuse};
 use state_machine::{
     ClientSessionId, Consistency, Failure, KeyPosition, LockKeys, LockMode, LockSpan, Locks, SessionStamp,
@@ -32,7 +34,9 @@ pub type Outcome = state_machine::Outcome<StripeResponse>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StripeRequest {
     /// Opens a session: a [`StripeResponse::SessionOpened`].
-    OpenSession { stripe: StripeId },
+    OpenSession { stripe: StripeId, claim: Claim },
+    /// Ends a session, so that no write of it is executed any more: a [`StripeResponse::SessionEnded`], also if it is not open.
+    EndSession { stripe: StripeId, session: ClientSessionId },
     /// Changes blocks, all or none: a [`StripeResponse::Written`].
     Write(StripeWrite),
     /// Reads blocks: a [`StripeResponse::Runs`] that covers all of them, with their data.
@@ -49,8 +53,41 @@ pub enum StripeRequest {
         /// The first block to verify.
         first: u64,
     },
+    /// Ends the holder's right to change the stripe, and its sessions: a [`StripeResponse::Released`].
+    Release { stripe: StripeId },
+    /// Returns the holder: a [`StripeResponse::Holder`].
+    Holder { stripe: StripeId },
+    /// Writes a block again on the replicas on which it is damaged, if it still has this content: a
+    /// [`StripeResponse::Healed`] in any case.
+    Heal {
+        stripe: StripeId,
+        block: u64,
+        /// A whole block.
+        content: Bytes,
+    },
     /// Drops the disk: a [`StripeResponse::Dropped`].
     Drop,
+}
+
+/// By which right a session is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// That of everyone, while the stripe has no holder.
+    Shared,
+    /// The client attaches the disk exclusively under this name. It becomes the stripe's holder, and all earlier sessions
+    /// end.
+    Attach(String),
+    /// That of the holder, if it still is the same one.
+    Hold(Holder),
+}
+
+/// A client, or a group of clients, that alone may change a stripe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// The name that clients choose: 1 to [`HOLDER_BYTES_MAX`] bytes.
+    pub name: String,
+    /// The name of the entry with which it became the holder. Clients that attach later under the same name don't change it.
+    pub generation: u64,
 }
 
 /// Adjacent blocks of a stripe.
@@ -106,7 +143,18 @@ pub struct PartialBlock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StripeResponse {
     /// The session is open.
-    SessionOpened { session: ClientSessionId },
+    SessionOpened {
+        session: ClientSessionId,
+        /// [`Holder::generation`]; 0 without a holder.
+        generation: u64,
+    },
+    /// The session has ended.
+    SessionEnded,
+    /// The block has other content now, or was written again.
+    Healed,
+    /// The stripe has no holder.
+    Released,
+    Holder(Option<Holder>),
     /// The write is durable and visible.
     Written,
     /// The content of blocks, in order.
@@ -146,14 +194,30 @@ pub use crate::nbd::BlockState;
 
 base::wire! {
     enum StripeRequest, "request to a stripe" {
-        1 => OpenSession { stripe },
+        1 => OpenSession { stripe, claim },
         2 => Write(write),
         3 => Read { consistency, blocks },
         4 => Status { consistency, blocks },
         5 => Drop,
         6 => Check { stripe, first },
+        7 => EndSession { stripe, session },
+        8 => Release { stripe },
+        9 => Holder { stripe },
+        10 => Heal { stripe, block, content },
     }
 }
+
+base::wire! {
+    enum Claim, "claim of a session" {
+        1 => Shared,
+        2 => Attach(name as HOLDER),
+        3 => Hold(holder),
+    }
+}
+
+base::wire! { struct Holder { name as HOLDER, generation } }
+
+const HOLDER: Text = Text("holder");
 
 base::wire! { struct BlockSpan { stripe, first, count } }
 base::wire! { struct StripeWrite { stamp, stripe, changes, parts } }
@@ -170,12 +234,16 @@ base::wire! {
 
 base::wire! {
     enum StripeResponse, "response of a stripe" {
-        1 => SessionOpened { session },
+        1 => SessionOpened { session, generation },
         2 => Written,
         3 => Runs(runs),
         4 => Extents(extents),
         5 => Dropped,
         6 => Checked { verified, damaged, next },
+        7 => SessionEnded,
+        8 => Released,
+        9 => Holder(holder),
+        10 => Healed,
     }
 }
 
@@ -275,6 +343,20 @@ impl StripeWrite {
     }
 }
 
+/// Checks the name of a holder.
+///
+/// # Errors
+/// [`Failure::Invalid`] with the reason.
+pub fn check_holder(name: &str) -> Result<(), Failure> {
+    let is_plain = name.chars().all(|char| char.is_ascii_graphic() && char != '@');
+    if (1..=HOLDER_BYTES_MAX).contains(&name.len()) && is_plain {
+        return Ok(());
+    }
+    refuse(format!(
+        "the name of a holder has 1 to {HOLDER_BYTES_MAX} printable ASCII characters other than space and '@'"
+    ))
+}
+
 fn check_blocks(first: u64, count: u64) -> Result<(), Failure> {
     let is_within = first.checked_add(count).is_some_and(|end| end <= STRIPE_BLOCKS_MAX);
     if count > 0 && is_within { Ok(()) } else { refuse(format!("no {count} blocks from block {first}")) }
@@ -293,7 +375,18 @@ fn lock(stripe: StripeId, (first, count): (u64, u64), mode: LockMode) -> LockSpa
 impl Request for StripeRequest {
     fn validate(&self) -> Result<(), Failure> {
         match self {
-            Self::OpenSession { .. } | Self::Drop => Ok(()),
+            Self::OpenSession { claim: Claim::Attach(name) | Claim::Hold(Holder { name, .. }), .. } => {
+                check_holder(name)
+            }
+            Self::Heal { block, content, .. } => {
+                check_blocks(*block, 1)?;
+                if content.len() as u64 == BLOCK_BYTES { Ok(()) } else { refuse("the content is not a whole block") }
+            }
+            Self::OpenSession { .. }
+            | Self::EndSession { .. }
+            | Self::Release { .. }
+            | Self::Holder { .. }
+            | Self::Drop => Ok(()),
             Self::Write(write) => write.validate(),
             Self::Read { consistency, .. } | Self::Status { consistency, .. }
                 if !matches!(consistency, Consistency::Strong | Consistency::Anywhere) =>
@@ -310,12 +403,17 @@ impl Request for StripeRequest {
     }
 
     fn reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Status { .. } | Self::Check { .. })
+        matches!(self, Self::Read { .. } | Self::Status { .. } | Self::Check { .. } | Self::Holder { .. })
     }
 
     fn is_idempotent(&self) -> bool {
         // A session that a lost reply leaves open expires unused.
         !matches!(self, Self::Drop)
+    }
+
+    fn start_within(&self) -> Option<Duration> {
+        let opens_exclusively = matches!(self, Self::OpenSession { claim: Claim::Attach(_), .. });
+        (opens_exclusively || matches!(self, Self::Write(_))).then_some(STALL)
     }
 
     fn consistency(&self) -> Consistency {
@@ -327,13 +425,24 @@ impl Request for StripeRequest {
             // Each replica verifies its own blocks, once it has caught up: until then, a flush that a crash has cut off is
             // not completed.
             Self::Check { .. } => Consistency::Timeline { at_least: None, stale_ok: false },
-            Self::OpenSession { .. } | Self::Write(_) | Self::Drop => Consistency::Strong,
+            Self::OpenSession { .. }
+            | Self::EndSession { .. }
+            | Self::Write(_)
+            | Self::Release { .. }
+            | Self::Holder { .. }
+            | Self::Heal { .. }
+            | Self::Drop => Consistency::Strong,
         }
     }
 
     fn position(&self) -> Option<KeyPosition> {
         let stripe = match self {
-            Self::OpenSession { stripe } | Self::Check { stripe, .. } => stripe,
+            Self::OpenSession { stripe, .. }
+            | Self::EndSession { stripe, .. }
+            | Self::Check { stripe, .. }
+            | Self::Release { stripe }
+            | Self::Heal { stripe, .. }
+            | Self::Holder { stripe } => stripe,
             Self::Write(write) => &write.stripe,
             Self::Read { blocks, .. } | Self::Status { blocks, .. } => &blocks.stripe,
             Self::Drop => return None,
@@ -352,7 +461,14 @@ impl Request for StripeRequest {
                 Locks::several(whole.chain(parts).collect())
             }
             Self::Drop => Locks::all(LockMode::Exclusive),
-            Self::OpenSession { .. } | Self::Read { .. } | Self::Status { .. } | Self::Check { .. } => Locks::NONE,
+            Self::OpenSession { .. }
+            | Self::EndSession { .. }
+            | Self::Release { .. }
+            | Self::Holder { .. }
+            | Self::Heal { .. }
+            | Self::Read { .. }
+            | Self::Status { .. }
+            | Self::Check { .. } => Locks::NONE,
         }
     }
 
@@ -378,6 +494,10 @@ impl Request for StripeRequest {
 
 impl Response for StripeResponse {
     fn is_of_read(&self) -> bool {
-        matches!(self, Self::Runs(_) | Self::Extents(_) | Self::Checked { .. })
+        matches!(self, Self::Runs(_) | Self::Extents(_) | Self::Checked { .. } | Self::Holder(_))
+    }
+
+    fn checked(&self) -> Option<Checked<'_>> {
+        if let Self::Checked { damaged, next, .. } = self { Some(Checked { damaged, next: *next }) } else { None }
     }
 }

@@ -91,8 +91,8 @@ impl Replica {
     }
 
     fn open(&mut self) -> ClientSessionId {
-        match self.request(&StripeRequest::OpenSession { stripe: STRIPE }) {
-            Ok(StripeResponse::SessionOpened { session }) => session,
+        match self.request(&StripeRequest::OpenSession { stripe: STRIPE, claim: Claim::Shared }) {
+            Ok(StripeResponse::SessionOpened { session, generation: 0 }) => session,
             other => panic!("{other:?}"),
         }
     }
@@ -270,7 +270,7 @@ fn sessions_expire_and_disks_are_dropped() {
     let applied = replica.apply(Command::Drop.encode());
     assert_eq!(applied.effect, Some(Effect::RangeDropped));
     assert!(state_machine::Snapshot::is_dropped(&replica.machine.snapshot()));
-    let late = replica.apply(Command::OpenSession { stripe: STRIPE }.encode());
+    let late = replica.apply(Command::OpenSession { stripe: STRIPE, claim: Claim::Shared }.encode());
     assert_eq!(late, Applied::effect(Effect::Elsewhere));
     assert_eq!(replica.apply(Command::Drop.encode()).effect, None);
 }
@@ -326,7 +326,16 @@ fn messages_are_encoded() {
     let part = PartialBlock { block: 4, start: 5, data: "abc".into() };
     let requests = [
         write(stamp(session, 1), [data(0, 1, 1), zero(7, 2, true), zero(9, 1, false)], [part]),
-        StripeRequest::OpenSession { stripe: STRIPE },
+        StripeRequest::OpenSession { stripe: STRIPE, claim: Claim::Shared },
+        StripeRequest::OpenSession { stripe: STRIPE, claim: Claim::Attach("a".to_owned()) },
+        StripeRequest::OpenSession {
+            stripe: STRIPE,
+            claim: Claim::Hold(Holder { name: "a".to_owned(), generation: 7 }),
+        },
+        StripeRequest::EndSession { stripe: STRIPE, session },
+        StripeRequest::Release { stripe: STRIPE },
+        StripeRequest::Heal { stripe: STRIPE, block: 7, content: vec![5; BLOCK].into() },
+        StripeRequest::Holder { stripe: STRIPE },
         StripeRequest::Read { consistency: Consistency::Anywhere, blocks },
         StripeRequest::Status { consistency: Consistency::Strong, blocks },
         StripeRequest::Drop,
@@ -335,7 +344,11 @@ fn messages_are_encoded() {
         assert_eq!(StripeRequest::from_bytes(request.to_bytes()), Ok(request));
     }
     let responses = [
-        StripeResponse::SessionOpened { session },
+        StripeResponse::SessionOpened { session, generation: 7 },
+        StripeResponse::SessionEnded,
+        StripeResponse::Released,
+        StripeResponse::Healed,
+        StripeResponse::Holder(Some(Holder { name: "a".to_owned(), generation: 7 })),
         StripeResponse::Written,
         StripeResponse::Runs(vec![BlockRun::Zeroes(3), BlockRun::Data("x".into())]),
         StripeResponse::Extents(vec![BlockExtent { count: 5, state: BlockState::Zero }]),

@@ -41,6 +41,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         zookeeper: None,
         logs: Vec::new(),
         drops: Vec::new(),
+        disk_attachments: Vec::new(),
         catalog_lsn: Some(Lsn { epoch: 1, sequence: 1 }),
     }
 }
