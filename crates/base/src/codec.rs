@@ -38,10 +38,23 @@ pub enum DecodeError {
     TrailingBytes(usize),
 }
 
+/// Byte strings from this size on are not copied by a writer that [keeps them](Writer::by_reference): a slice of its own in
+/// the socket's call costs less.
+const KEPT_BYTES_MIN: usize = 16 << 10;
+
 /// Writes fields in sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     buffer: BytesMut,
+    /// Long byte strings that are not copied, if they need not be.
+    kept: Option<Box<Kept>>,
+}
+
+/// The byte strings that a writer keeps, each with the number of bytes of its buffer before it.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    strings: Vec<(usize, Bytes)>,
+    bytes: usize,
 }
 
 impl Writer {
@@ -53,7 +66,25 @@ impl Writer {
     /// An empty writer with room for `capacity` bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { buffer: BytesMut::with_capacity(capacity) }
+        Self { buffer: BytesMut::with_capacity(capacity), kept: None }
+    }
+
+    /// A writer that does not copy long byte strings. Its content is in several pieces ([`Writer::take_pieces`]).
+    #[must_use]
+    pub fn by_reference() -> Self {
+        Self { buffer: BytesMut::new(), kept: Some(Box::default()) }
+    }
+
+    /// A writer that appends to this buffer.
+    #[must_use]
+    pub fn over(buffer: BytesMut) -> Self {
+        Self { buffer, kept: None }
+    }
+
+    /// Returns its buffer.
+    #[must_use]
+    pub fn into_buffer(self) -> BytesMut {
+        self.buffer
     }
 
     pub fn u8(&mut self, value: u8) {
@@ -101,11 +132,23 @@ impl Writer {
         self.buffer.put_slice(bytes);
     }
 
+    /// A byte string that need not be copied: like [`Writer::bytes`].
+    ///
+    /// # Panics
+    /// Like [`Writer::bytes`].
+    pub fn shared(&mut self, bytes: &Bytes) {
+        let kept = self.kept.as_mut().filter(|_| bytes.len() >= KEPT_BYTES_MIN);
+        let Some(kept) = kept else { return self.bytes(bytes) };
+        self.buffer.put_u32_le(u32::try_from(bytes.len()).expect("limits keep byte strings below 4 GiB"));
+        kept.bytes += bytes.len();
+        kept.strings.push((self.buffer.len(), bytes.clone()));
+    }
+
     /// An optional byte string: a presence flag, then the string.
     pub fn optional(&mut self, bytes: Option<&Bytes>) {
         self.bool(bytes.is_some());
         if let Some(bytes) = bytes {
-            self.bytes(bytes);
+            self.shared(bytes);
         }
     }
 
@@ -122,10 +165,44 @@ impl Writer {
         self.buffer.put_slice(bytes);
     }
 
-    /// Bytes written so far.
+    /// Bytes written so far, without those that it keeps by reference.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buffer.len()
+    }
+
+    /// Bytes that it keeps by reference.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.bytes)
+    }
+
+    /// The pieces of everything after the first `from` bytes of [`Writer::len`], in order.
+    pub fn pieces(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        let strings = self.kept.iter().flat_map(|kept| &kept.strings).filter(move |(at, _)| *at > from);
+        let mut copied = from;
+        let pieces = strings.flat_map(move |(at, string)| {
+            let before = &self.buffer[std::mem::replace(&mut copied, *at)..*at];
+            [before, &string[..]]
+        });
+        let last = self.kept.as_ref().and_then(|kept| Some(kept.strings.last()?.0)).map_or(from, |at| at.max(from));
+        pieces.chain(std::iter::once(&self.buffer[last..]))
+    }
+
+    /// Returns everything written so far in order, and starts again.
+    pub fn take_pieces(&mut self) -> Vec<Bytes> {
+        let mut pieces = Vec::new();
+        let mut taken = 0;
+        if let Some(kept) = &mut self.kept {
+            kept.bytes = 0;
+            for (at, string) in kept.strings.drain(..) {
+                pieces.push(self.buffer.split_to(at - taken).freeze());
+                pieces.push(string);
+                taken = at;
+            }
+        }
+        pieces.push(self.buffer.split().freeze());
+        pieces
     }
 
     /// Whether nothing was written.
@@ -162,6 +239,10 @@ impl Writer {
     /// Discards everything after the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.buffer.truncate(length);
+        if let Some(kept) = &mut self.kept {
+            kept.strings.retain(|(at, _)| *at <= length);
+            kept.bytes = kept.strings.iter().map(|(_, string)| string.len()).sum();
+        }
     }
 
     /// Discards everything, and keeps the buffer.
@@ -320,5 +401,36 @@ impl Reader {
     /// Bytes remain.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.input.is_empty() { Ok(()) } else { Err(DecodeError::TrailingBytes(self.input.len())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that keeps long strings has the same content in pieces, also after a part is discarded.
+    #[test]
+    fn kept_strings_are_in_order() {
+        let (short, long) = (Bytes::from_static(b"short"), Bytes::from(vec![7; KEPT_BYTES_MIN]));
+        let (mut plain, mut keeps) = (Writer::new(), Writer::by_reference());
+        for out in [&mut plain, &mut keeps] {
+            out.shared(&long);
+            out.u8(1);
+            out.optional(Some(&long));
+            out.shared(&short);
+        }
+        assert_eq!((keeps.kept_bytes(), keeps.len() + keeps.kept_bytes()), (2 * long.len(), plain.len()));
+        let from = 4;
+        let rest: Vec<u8> = keeps.pieces(from).flatten().copied().collect();
+        assert_eq!(rest, plain.as_slice()[from + long.len()..], "the first string is before that");
+        let end = keeps.len();
+        keeps.shared(&long);
+        keeps.truncate(end);
+        let pieces = keeps.take_pieces();
+        assert_eq!(pieces[1].as_ptr(), long.as_ptr(), "not copied");
+        assert_eq!(pieces.concat(), plain.as_slice());
+        assert!(keeps.is_empty() && keeps.kept_bytes() == 0);
+        keeps.u8(9);
+        assert_eq!(keeps.take_pieces().concat(), [9]);
     }
 }

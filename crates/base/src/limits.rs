@@ -252,8 +252,10 @@ pub mod sql {
     pub const RESULT_BYTES_MAX: usize = 64 << 20;
     /// Maximum parameters of a statement: the protocol counts them with 16 bits.
     pub const PARAMETERS_MAX: usize = 65_535;
-    /// Maximum connections: each may hold a transaction and a result in memory.
-    pub const CONNECTIONS_MAX: usize = 250;
+    /// Connections by default: each may hold a transaction and a result in memory.
+    pub const CONNECTIONS: usize = 250;
+    /// The greatest value of that setting.
+    pub const CONNECTIONS_MAX: usize = 5_000;
     /// Maximum portals of a connection: each may have a result in memory.
     pub const PORTALS_MAX: usize = 100;
     /// Maximum savepoints of a transaction: each has a copy of its writes.

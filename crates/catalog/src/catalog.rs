@@ -93,6 +93,8 @@ pub struct Catalog {
     pub(crate) nodes: OrdMap<NodeId, NodeRecord>,
     pub(crate) logs: OrdMap<String, LogRecord>,
     pub(crate) next_cohort: CohortId,
+    /// The nodes with a full disk, in order.
+    pub(crate) full: Vec<NodeId>,
     bytes: usize,
     pub(crate) storage: NoStorage,
 }
@@ -107,6 +109,7 @@ impl Catalog {
             nodes: OrdMap::new(),
             logs: OrdMap::new(),
             next_cohort: FIRST_TABLE_COHORT,
+            full: Vec::new(),
             bytes: 0,
             storage: NoStorage,
         }
@@ -118,9 +121,9 @@ impl Catalog {
         nodes: OrdMap<NodeId, NodeRecord>,
         tables: OrdMap<String, TableRecord>,
         logs: OrdMap<String, LogRecord>,
-        next_cohort: CohortId,
+        (next_cohort, full): (CohortId, Vec<NodeId>),
     ) -> Self {
-        let mut catalog = Self { progress, tables, nodes, logs, next_cohort, bytes: 0, storage: NoStorage };
+        let mut catalog = Self { progress, tables, nodes, logs, next_cohort, full, bytes: 0, storage: NoStorage };
         catalog.bytes = catalog.bytes_of_records();
         catalog
     }
@@ -175,6 +178,10 @@ impl Catalog {
             CatalogCommand::BeginLeave { node } => changed_nodes(self.begin_leave(node)),
             CatalogCommand::MoveOff { absent } => (None, self.move_off(&absent)),
             CatalogCommand::Replace { absent, suspected } => (None, self.replace(&absent, &suspected)),
+            CatalogCommand::NoteFull { nodes } => {
+                self.full = nodes;
+                (None, None)
+            }
             CatalogCommand::EndLeave { node } => (None, self.end_leave(node)),
             CatalogCommand::CreateLog { name, stripes, copies, sequencer } => {
                 self.create_log(&name, stripes, copies, sequencer, entry.timestamp)
@@ -274,11 +281,14 @@ impl Catalog {
 
     /// Assigns the next cohort id and the members of a range by chained declustering (Spinnaker, section 4):
     /// consecutive nodes in the ring of nodes. Each cohort starts one node after the previous cohort, across all
-    /// tables.
+    /// tables. Nodes with a full disk are left out while there are enough others.
     fn place(&mut self, start: &Bytes, replicas: u32) -> RangeRecord {
         let cohort = self.next_cohort;
         self.next_cohort = CohortId(cohort.0 + 1);
-        let nodes: Vec<Member> = self.staying().collect();
+        let mut nodes: Vec<Member> = self.staying().filter(|member| !self.full.contains(&member.node)).collect();
+        if nodes.len() < replicas as usize {
+            nodes = self.staying().collect();
+        }
         let first = (cohort.0 - FIRST_TABLE_COHORT.0) as usize % nodes.len();
         let count = nodes.len().min(replicas as usize);
         let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
@@ -421,6 +431,7 @@ impl Catalog {
     pub(crate) fn hash_into(&self, hash: &mut LogicalHash) {
         self.progress.add_to(hash);
         hash.word(u64::from(self.next_cohort.0));
+        self.full.iter().for_each(|node| hash.word(u64::from(node.0)));
         hash.word(self.nodes.len() as u64);
         for node in self.nodes.values() {
             hash_member(node.member, hash);

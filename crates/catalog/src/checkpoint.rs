@@ -26,6 +26,7 @@ pub struct CatalogSnapshot {
     tables: OrdMap<String, TableRecord>,
     logs: OrdMap<String, LogRecord>,
     next_cohort: CohortId,
+    full: Vec<NodeId>,
 }
 
 impl CatalogSnapshot {
@@ -36,6 +37,7 @@ impl CatalogSnapshot {
             tables: catalog.tables.clone(),
             logs: catalog.logs.clone(),
             next_cohort: catalog.next_cohort,
+            full: catalog.full.clone(),
         }
     }
 }
@@ -50,7 +52,8 @@ impl Chunked for CatalogSnapshot {
     }
 
     fn header(&self, out: &mut Writer) {
-        out.u32(self.next_cohort.0);
+        self.next_cohort.encode(out);
+        self.full.encode(out);
     }
 
     fn part(&self, after: &Cursor) -> Option<(Bytes, Cursor)> {
@@ -83,7 +86,7 @@ impl Snapshot for CatalogSnapshot {
     }
 
     fn into_machine(self, _: NoStorage) -> Catalog {
-        Catalog::of(self.progress, self.nodes, self.tables, self.logs, self.next_cohort)
+        Catalog::of(self.progress, self.nodes, self.tables, self.logs, (self.next_cohort, self.full))
     }
 }
 
@@ -97,7 +100,8 @@ impl Loader for CatalogLoader {
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
         let mut catalog = Catalog::empty();
         catalog.progress = progress;
-        catalog.next_cohort = CohortId(header.u32()?);
+        catalog.next_cohort = Wire::decode(&mut header)?;
+        catalog.full = Wire::decode(&mut header)?;
         header.end()?;
         Ok(Self(catalog))
     }

@@ -121,6 +121,8 @@ pub enum CatalogCommand {
         /// Nodes that do not respond, but may return: they take no place.
         suspected: Vec<NodeId>,
     },
+    /// Record the nodes with a full disk: new ranges are placed on others if there are enough.
+    NoteFull { nodes: Vec<NodeId> },
     /// Mark a leaving node as having left, if no range counts on it. The catalog's own cohort does not count on it
     /// either: its removal from that cohort precedes this command in the same log.
     EndLeave { node: NodeId },
@@ -154,6 +156,7 @@ base::wire! {
         87 => DeclareLoss { table as Text("table name"), cohort, node },
         88 => Replace { absent, suspected },
         89 => ResizeDisk { name as Text("disk name"), bytes },
+        90 => NoteFull { nodes },
     }
 }
 

@@ -22,6 +22,8 @@ const DOUBLINGS_MAX: u32 = 6;
 const LAST_SHARE: u64 = 5;
 /// ... up to this.
 const LAST_MAX: Duration = Duration::from_millis(300);
+/// How long a leader with a full disk is asked again: it hands the range to a replica with space meanwhile.
+const HAND_OVER_MAX: Duration = Duration::from_millis(1_000);
 /// Advice about a row write that may have been executed.
 const ADVICE: &str = "read the row before a retry";
 
@@ -43,6 +45,8 @@ pub enum Fault {
     NodeSilent,
     /// A node reports that nothing was done because it is overloaded.
     Overloaded(String),
+    /// A node reports that nothing was done because its disk is full.
+    NoSpace(String),
     /// A node reports that nothing was done because it found no leader.
     Unavailable(String),
     /// A node reports that the outcome is unknown.
@@ -61,6 +65,7 @@ impl Fault {
             Self::NotSent(reason)
             | Self::Lost(reason)
             | Self::Overloaded(reason)
+            | Self::NoSpace(reason)
             | Self::Unavailable(reason)
             | Self::Unknown(reason) => reason,
             Self::Silent | Self::Outstanding => "no response".to_owned(),
@@ -152,9 +157,18 @@ impl Attempts {
         match fault {
             Fault::Definite(error) => Next::GiveUp(self.definite(error)),
             Fault::UnknownSession => self.after_unknown_session(left),
-            Fault::NotSent(_) | Fault::Lost(_) | Fault::Silent | Fault::Outstanding | Fault::Unavailable(_) => {
-                self.retry(true, left, jitter)
+            // The outcome of a transaction is kept: a repetition would return that it was aborted, without the reason.
+            Fault::NoSpace(reason)
+                if self.effect == Effect::Commits || self.time.0.saturating_sub(left.0) >= HAND_OVER_MAX.0 =>
+            {
+                Next::GiveUp(self.definite(Error::NoSpace(reason)))
             }
+            Fault::NotSent(_)
+            | Fault::Lost(_)
+            | Fault::Silent
+            | Fault::Outstanding
+            | Fault::NoSpace(_)
+            | Fault::Unavailable(_) => self.retry(true, left, jitter),
             // The responding node is alive, and has the best information about the request.
             Fault::Overloaded(_) | Fault::Unknown(_) | Fault::NodeSilent => self.retry(false, left, jitter),
         }
@@ -167,9 +181,10 @@ impl Attempts {
             self.doubt();
         }
         let (origin, reason) = match fault {
-            Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => {
-                (Origin::Refusal, reason.clone())
-            }
+            Fault::Overloaded(reason)
+            | Fault::NoSpace(reason)
+            | Fault::Unavailable(reason)
+            | Fault::Unknown(reason) => (Origin::Refusal, reason.clone()),
             Fault::NodeSilent => (Origin::NodeSilent, NODE_SILENT.to_owned()),
             Fault::NotSent(reason) | Fault::Lost(reason) => (Origin::Connection, reason.clone()),
             Fault::Silent | Fault::Outstanding | Fault::UnknownSession | Fault::Definite(_) => return,
@@ -194,7 +209,11 @@ impl Attempts {
     /// applies to one attempt only, and an earlier one may have been executed.
     fn definite(&self, error: Error) -> Error {
         match error {
-            Error::NotFound(reason) | Error::Exists(reason) | Error::Precondition(reason) | Error::Invalid(reason)
+            Error::NotFound(reason)
+            | Error::Exists(reason)
+            | Error::NoSpace(reason)
+            | Error::Precondition(reason)
+            | Error::Invalid(reason)
                 if self.in_doubt && matches!(self.effect, Effect::Writes | Effect::Commits | Effect::Appends) =>
             {
                 Error::OutcomeUnknown(reason)
@@ -394,6 +413,20 @@ mod tests {
         after(&mut attempts, not_sent(), PLENTY);
         after(&mut attempts, Fault::NodeSilent, PLENTY);
         assert!(end(&mut attempts, Fault::Silent).to_string().ends_with(": no leader"));
+    }
+
+    /// A leader with a full disk has a second to hand the range over; a transaction ends at once.
+    #[test]
+    fn full_disk_ends_call_after_hand_over() {
+        let full = || Fault::NoSpace("full".into());
+        let is_over = |next| matches!(next, Next::GiveUp(Error::NoSpace(_)));
+        let mut write = attempts(Effect::Writes, 3);
+        assert!(matches!(after(&mut write, full(), PLENTY), Next::Retry { elsewhere: true, .. }));
+        assert!(is_over(after(&mut write, full(), Duration(PLENTY.0 / 2))));
+        assert!(is_over(after(&mut attempts(Effect::Commits, 3), full(), PLENTY)));
+        let mut doubtful = attempts(Effect::Commits, 3);
+        after(&mut doubtful, lost(), PLENTY);
+        assert!(matches!(after(&mut doubtful, full(), PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub enum Error {
     /// No node could execute it before the deadline; nothing was done. Retry later.
     #[error("{0}")]
     Unavailable(String),
+    /// The disk of the leader is full, and it could hand the range to no replica with space; nothing was done.
+    #[error("{0}")]
+    NoSpace(String),
     /// The transaction was aborted, because another one changed a row that it had read, or had priority; nothing was
     /// written. Try the whole transaction again.
     #[error("{0}")]

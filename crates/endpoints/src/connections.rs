@@ -25,6 +25,12 @@ pub(crate) trait Client {
     /// Adds received bytes.
     fn push(&mut self, bytes: &[u8], now: Monotonic);
 
+    /// A buffer with room for the rest of a long request and nothing else, which is read into instead: its content need
+    /// not be copied then.
+    fn long_input(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+
     /// Bytes of input held.
     fn held(&self) -> usize;
 

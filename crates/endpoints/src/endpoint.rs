@@ -286,10 +286,17 @@ impl<P: Protocol> Endpoint<P> {
                 Step::NeedsInput | Step::Blocked => break Stop::Waits,
                 Step::Invalid => break Stop::Closed,
             }
-            match connection.transport.read(buffer) {
+            let is_long = connection.client.long_input().is_some();
+            let arrived = match connection.client.long_input() {
+                Some(long) => connection.transport.read_into(long),
+                None => connection.transport.read(buffer),
+            };
+            match arrived {
                 Ok(0) => break Stop::Closed,
                 Ok(count) => {
-                    connection.client.push(&buffer[..count], now.monotonic);
+                    if !is_long {
+                        connection.client.push(&buffer[..count], now.monotonic);
+                    }
                     read += count;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => connection.is_readable = false,

@@ -64,6 +64,8 @@ const LIST_PAUSE: Duration = Duration::from_millis(200);
 const LIST_EVERY: Duration = Duration::from_millis(2_000);
 /// Interval at which requests that wait for memory are tried again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
+/// A request from this size on is read into a buffer of its own, if it has not arrived as a whole.
+const LONG_BYTES_MIN: usize = 64 << 10;
 /// The number of requests for the list; calls have higher ones.
 const LIST: u64 = 0;
 
@@ -132,6 +134,8 @@ fn serve<M: LocalMachine>(socket: OwnedFd, address: SocketAddr, settings: &Setti
 struct Client {
     codec: nbd::Connection,
     input: BytesMut,
+    /// A long request that has arrived in part, in a buffer of its size. There is no other input meanwhile.
+    long: Option<Vec<u8>>,
     /// Bytes of input that the next step needs.
     needed: usize,
     /// When the last bytes arrived.
@@ -183,6 +187,7 @@ impl Client {
         let client = Self {
             codec,
             input: BytesMut::new(),
+            long: None,
             needed: 1,
             arrived: now,
             attached: None,
@@ -193,14 +198,41 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Reads the rest of a long request into a buffer of its own.
+    fn begin_long(&mut self) {
+        if self.attached.is_none() || self.needed < LONG_BYTES_MIN {
+            return;
+        }
+        let mut long = Vec::new();
+        long.reserve_exact(self.needed);
+        // It must end where the request ends; an allocator may give more.
+        if long.capacity() == self.needed {
+            long.extend_from_slice(&std::mem::take(&mut self.input));
+            self.long = Some(long);
+        }
+    }
+
+    /// Makes a long request that is complete the input.
+    fn end_long(&mut self) {
+        if let Some(long) = self.long.take_if(|long| long.len() == long.capacity()) {
+            self.input = Bytes::from(long).into();
+        }
+    }
+}
+
 impl connections::Client for Client {
     fn push(&mut self, bytes: &[u8], now: Monotonic) {
         self.input.extend_from_slice(bytes);
         self.arrived = now;
     }
 
+    fn long_input(&mut self) -> Option<&mut Vec<u8>> {
+        self.long.as_mut()
+    }
+
     fn held(&self) -> usize {
-        self.input.len()
+        self.input.len() + self.long.as_ref().map_or(0, Vec::len)
     }
 
     fn has_greeted(&self) -> bool {
@@ -404,6 +436,7 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
             client.is_blocked = !attached.try_submit(request, now.monotonic);
             return if client.is_blocked { Step::Blocked } else { Step::Taken };
         }
+        client.end_long();
         if client.input.len() < client.needed {
             return Step::NeedsInput;
         }
@@ -417,6 +450,7 @@ impl<M: LocalMachine> Protocol for Nbd<M> {
         let done = match step {
             Ok(nbd::Step::NeedsBytes(bytes)) => {
                 client.needed = bytes.min(INPUT_BYTES_MAX);
+                client.begin_long();
                 Step::NeedsInput
             }
             Ok(nbd::Step::Continue) => Step::Taken,

@@ -380,7 +380,8 @@ impl Node {
             self.splits.has_work = true;
             self.moves.has_work = true;
             let after = self.config.replace_after;
-            return roster::proposals(catalog, &replica.cohort, &self.cluster, after, now.monotonic);
+            let roster = (&self.cluster, self.checkpoints.is_disk_full(now));
+            return roster::proposals(catalog, &replica.cohort, roster, after, now.monotonic);
         }
         let (retention, lifetime) = (replica.options.retention, self.config.session_lifetime);
         replica.timestamp_history.note(replica.last_change, now.monotonic, retention.max(lifetime));

@@ -1,12 +1,16 @@
 //! Behavior on a full disk. Nothing is lost, because failed writes to the disk are retried. Row writes are rejected in
 //! the meantime, which reserves the remaining space in log segments for operations that free space, such as dropping a
-//! table or moving a range.
+//! table or moving a range. The node tells its peers, hands its ranges to those with space, and gets no new ones. Under
+//! primary/backup replication a secondary that cannot append is silent, so that it is removed like one that has failed.
 
 use base::limits::SESSIONS_MAX;
-use base::{Duration, Now, counted};
+use base::{CohortId, Duration, NodeId, Now, counted};
 
 use crate::checkpoint_schedule::Checkpoints;
-use crate::node::Node;
+use crate::message::Message;
+use crate::node::{AT_ONCE, Node};
+use crate::replica::Replica;
+use crate::roster::Peer;
 
 /// How long the disk counts as full after a write failed for lack of space. Longer than the pause before the retry.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
@@ -22,6 +26,38 @@ impl Node {
     /// A write to the disk failed for lack of space.
     pub(crate) fn disk_full(&mut self, now: Now) {
         self.checkpoints.full_until = now.monotonic + FULL_FOR;
+        let peers: Vec<NodeId> = self.cluster.peers.keys().copied().collect();
+        peers.into_iter().for_each(|peer| self.send(peer, Message::DiskFull, AT_ONCE, None));
+        self.hand_all_over(now);
+    }
+
+    /// The disk of a peer is full.
+    pub(crate) fn peer_disk_full(&mut self, peer: NodeId, now: Now) {
+        if let Some(peer) = self.cluster.peers.get_mut(&peer) {
+            peer.full_until = now.monotonic + FULL_FOR;
+        }
+    }
+
+    /// Whether a peer is alive, and its disk is not full, as far as this node knows.
+    pub(crate) fn has_space(&self, node: NodeId, now: Now) -> bool {
+        let is_full = |peer: &Peer| now.monotonic < peer.full_until;
+        self.cluster.is_alive(node, now.monotonic) && !self.cluster.peers.get(&node).is_some_and(is_full)
+    }
+
+    /// Hands every range that this node leads to a replica on a node with space, if there is one.
+    fn hand_all_over(&mut self, now: Now) {
+        let peers = self.cluster.peers.keys().copied().filter(|node| self.has_space(*node, now));
+        let peers: Vec<NodeId> = peers.collect();
+        self.each_cohort(now, |cohort, out| _ = peers.iter().any(|peer| cohort.hand_to(*peer, now, out)));
+    }
+
+    /// Whether a replica is silent because it cannot append: its range waits for all members, and continues once the
+    /// primary has removed this one.
+    pub(crate) fn is_mute(&self, cohort: CohortId, now: Now) -> bool {
+        let is_secondary = |replica: &Replica| replica.cohort.is_managed() && !replica.cohort.leads();
+        self.checkpoints.is_disk_full(now)
+            && self.outgoing.is_stuck_for(self.config.timing.lease, now)
+            && self.replicas.get(&cohort).is_some_and(is_secondary)
     }
 
     /// Problems of this node, as messages for operators.

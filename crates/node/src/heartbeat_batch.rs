@@ -193,7 +193,8 @@ impl Node {
                     replica.cohort.next_timer(now.monotonic),
                 ))
             };
-            match self.replicas.quietly(*id).and_then(batched_heartbeat_received) {
+            let replica = if self.is_mute(*id, now) { None } else { self.replicas.quietly(*id) };
+            match replica.and_then(batched_heartbeat_received) {
                 // No other work waits for a renewed vote or a lower staleness bound.
                 Some((promised, next)) => {
                     manifest = manifest.max(promised);

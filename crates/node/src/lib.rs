@@ -81,6 +81,7 @@ mod request_table;
 mod requests;
 mod roster;
 mod splits;
+mod spreading;
 mod status;
 mod stop;
 #[cfg(test)]

@@ -159,6 +159,8 @@ pub enum Message {
     /// Reports log units of the sender that are permanently in doubt. The catalog leader reconfigures their logs
     /// without them.
     UnitsInDoubt { units: Vec<UnitId> },
+    /// The sender's disk is full. Repeated while that is so.
+    DiskFull,
     /// The receiver's message was for another generation of the sender's replica.
     Generation {
         cohort: CohortId,
@@ -256,6 +258,7 @@ base::wire! {
         21 => BeatAnswer { list, sent, at, beaten },
         22 => CompareClocks { sent, interval },
         23 => ClockReply { sent, asked, interval },
+        24 => DiskFull,
     }
 }
 

@@ -31,6 +31,7 @@ use crate::request::{Counters, Response};
 use crate::request_table::RequestTable;
 use crate::roster::Roster;
 use crate::splits::Splits;
+use crate::spreading::Spreading;
 use crate::stop::Stop;
 use crate::transactions::Transactions;
 use crate::transfer::Transfers;
@@ -52,6 +53,7 @@ pub struct Node {
     pub(crate) mending: Mending,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
+    pub(crate) spreading: Spreading,
     pub(crate) moves: Moves,
     pub(crate) configurations: Configurations,
     pub(crate) logs: Logs,
@@ -221,7 +223,7 @@ impl Node {
         match output {
             Output::Append { write, record, force } => {
                 let record = Record { cohort: id, body: record };
-                self.outgoing.appended_bytes += record.size() as u64;
+                self.outgoing.appended(record.size(), force, now);
                 self.actions.push(Action::Append { write, record, force });
             }
             Output::Send { to, message, after } => {
@@ -233,6 +235,7 @@ impl Node {
             Output::Installed(lsn) => self.installed(id, lsn),
             Output::ReadIndexConfirmed => self.pending_requests.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
+            Output::Petition(_) if self.is_mute(id, now) => {}
             Output::Petition(configuration) => self.petition(id, configuration, now),
             Output::LeadRenewed => {
                 self.pending_requests.wake();
@@ -471,6 +474,9 @@ impl Node {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
                 // The sender may have been removed.
                 let Some(sender) = self.cluster.member(from) else { return };
+                if self.is_mute(cohort, now) {
+                    return;
+                }
                 self.with_cohort(cohort, now, |cohort, out| cohort.message(sender, message, now, out));
                 if lacks && self.is_probed(cohort, from) {
                     self.counters.memory_catch_ups += 1;
@@ -505,6 +511,7 @@ impl Node {
                 self.unit_asked(unit, UnitReplyTo { node: from, boot, log, source }, request, now);
             }
             Message::FromUnit { log, to, source, reply } => self.unit_replied(log, to, source, reply),
+            Message::DiskFull => self.peer_disk_full(from, now),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
             Message::UnitsInDoubt { units } => self.units_in_doubt(from, &units, now),
             Message::OfGenerations { .. } | Message::Generation { .. } => {}
@@ -529,6 +536,7 @@ impl Node {
         }
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
+        self.spreading.begin(now);
         self.beats.peer_restarted(from);
         self.clock_watch.forget_peer(from);
         self.hosting.generations.forget_peer(from);
@@ -558,6 +566,7 @@ impl Node {
         self.on_transfer_timer(now);
         self.on_transaction_timer(now);
         self.verify_in_background(now);
+        self.on_spreading_timer(now);
     }
 
     fn on_replica_timer(&mut self, now: Now) {
@@ -585,6 +594,7 @@ impl Node {
             self.clock_watch.next_timer(),
             self.transfers.next_timer(),
             self.mending.next_timer(),
+            self.spreading.next_timer(),
             self.transactions.next_timer(),
             self.logs.next_timer(),
             self.stop.next_timer(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Now};
+use base::{CohortId, Duration, Force, Monotonic, Now};
 use replication::{ManifestId, Outbox, WriteId};
 use store::manifest::CohortManifest;
 
@@ -18,6 +18,8 @@ pub(crate) struct Outgoing {
     pub(crate) outbox: Outbox,
     /// Size of the log in bytes: found at the start plus appended since.
     pub(crate) appended_bytes: u64,
+    /// Since when records have waited for a force, and none has ended.
+    pub(crate) unforced_since: Option<Monotonic>,
     /// The log is forced through this record.
     pub(crate) log_forced_through: WriteId,
     /// Cohorts that wait for the log to be forced.
@@ -28,6 +30,21 @@ pub(crate) struct Outgoing {
     pub(crate) is_writing_manifest: bool,
     /// The cohort that the next manifest names a new checkpoint of (used by a planted bug).
     pub(crate) manifest_for: Option<CohortId>,
+}
+
+impl Outgoing {
+    /// Notes a record for the log.
+    pub(crate) fn appended(&mut self, bytes: usize, force: Force, now: Now) {
+        self.appended_bytes += bytes as u64;
+        if force == Force::Now {
+            self.unforced_since.get_or_insert(now.monotonic);
+        }
+    }
+
+    /// Whether a record has waited to be forced for this time, and none was.
+    pub(crate) fn is_stuck_for(&self, time: Duration, now: Now) -> bool {
+        self.unforced_since.is_some_and(|since| now.monotonic.since(since) >= time)
+    }
 }
 
 impl Node {
@@ -44,6 +61,7 @@ impl Node {
 
     pub(crate) fn log_forced(&mut self, through: WriteId, now: Now) {
         self.outgoing.log_forced_through = through;
+        self.outgoing.unforced_since = None;
         for id in std::mem::take(&mut self.outgoing.awaiting_log) {
             self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, now, out));
         }

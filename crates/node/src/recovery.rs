@@ -107,6 +107,7 @@ impl Node {
             pending_requests: RequestTable::new(cluster.boot),
             evaluations: Default::default(),
             mending: Default::default(),
+            spreading: Default::default(),
             drops: Default::default(),
             splits: Default::default(),
             moves: Default::default(),

@@ -56,6 +56,8 @@ pub(crate) struct Peer {
     pub(crate) last_contact: Option<Monotonic>,
     /// A forwarded request to it timed out, and no message has arrived from it since.
     pub(crate) silent: bool,
+    /// Until when its disk counts as full.
+    pub(crate) full_until: Monotonic,
     /// The driver has no connection to it: messages to it are dropped.
     pub(crate) is_disconnected: bool,
     /// Its last process was rejected, because its disk was rolled back.
@@ -199,12 +201,12 @@ fn next_step(
     leavers.next().map(MembershipChange::Remove)
 }
 
-/// Periodic proposals of the catalog leader about leaving nodes: to move their ranges away, and to remove a node once
-/// it is in no cohort.
+/// Periodic proposals of the catalog leader about nodes: to move the ranges of leaving ones away, to remove one once it is
+/// in no cohort, and to record whose disk is full.
 pub(crate) fn proposals(
     catalog: &Catalog,
     cohort: &Cohort,
-    roster: &Roster,
+    (roster, is_full): (&Roster, bool),
     replace_after: Duration,
     now: Monotonic,
 ) -> Vec<Bytes> {
@@ -215,6 +217,13 @@ pub(crate) fn proposals(
     let gone = catalog.leaving().filter(|member| is_out(*member));
     let mut proposals: Vec<CatalogCommand> =
         gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
+    let mut full: Vec<NodeId> =
+        roster.peers.iter().filter(|(_, peer)| now < peer.full_until).map(|(id, _)| *id).collect();
+    full.extend(is_full.then_some(roster.me.node));
+    full.sort_unstable();
+    if full != catalog.full() {
+        proposals.push(CatalogCommand::NoteFull { nodes: full });
+    }
     let is_alive = |peer: &Peer| peer.last_contact.is_some_and(|last_contact| now.since(last_contact) < ALIVE);
     let suspected = || roster.peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
     if catalog.leaving().any(|member| catalog.is_kept_on(member)) {

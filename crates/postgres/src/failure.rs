@@ -85,6 +85,9 @@ pub(crate) fn of_client(error: Error) -> SqlError {
         Error::Unavailable(reason) => {
             SqlError::new("08006", "no replica of the data can be reached").with_detail(reason)
         }
+        Error::NoSpace(reason) => {
+            SqlError::new("53100", "could not write: no space left on device").with_detail(reason)
+        }
         Error::NotFound(reason) => SqlError::new("3D000", "the database does not exist").with_detail(reason),
         Error::Invalid(reason) => SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, reason),
         Error::Precondition(reason) => SqlError::new(sqlstate::OBJECT_NOT_IN_PREREQUISITE_STATE, reason),

@@ -59,9 +59,11 @@ enum Stop {
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
         match error {
-            Error::Aborted(_) | Error::Unavailable(_) | Error::OutcomeUnknown(_) | Error::CommitUnknown { .. } => {
-                Self::Again(error)
-            }
+            Error::Aborted(_)
+            | Error::NoSpace(_)
+            | Error::Unavailable(_)
+            | Error::OutcomeUnknown(_)
+            | Error::CommitUnknown { .. } => Self::Again(error),
             error => Self::Failed(of_client(error)),
         }
     }

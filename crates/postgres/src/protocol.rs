@@ -17,7 +17,6 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::limits::sql::CONNECTIONS_MAX;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -76,17 +75,17 @@ impl Drop for Registered {
     }
 }
 
-/// Serves clients until the runtime ends.
+/// Serves at most this many clients at a time, until the runtime ends.
 ///
 /// # Errors
 /// The listener cannot be used.
-pub async fn serve(listener: std::net::TcpListener, databases: Databases) -> io::Result<()> {
+pub async fn serve(listener: std::net::TcpListener, databases: Databases, connections: usize) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let shared = Arc::new(Shared {
         databases: Arc::new(databases),
         cancels: Mutex::default(),
-        places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+        places: Arc::new(Semaphore::new(connections)),
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
     });
     loop {

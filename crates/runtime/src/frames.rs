@@ -34,6 +34,8 @@ const READ_BYTES: usize = 64 << 10;
 const UNVERIFIED_READ_BYTES: usize = 1 << 10;
 /// A buffer that a large frame has made larger than this is released.
 const KEPT_BYTES_MAX: usize = 1 << 20;
+/// A frame from this size on is read into a buffer of its own, if it has not arrived as a whole.
+const OWN_BUFFER_BYTES_MIN: usize = 64 << 10;
 
 /// Why bytes are not valid frames.
 #[derive(Debug, thiserror::Error)]
@@ -228,10 +230,11 @@ fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {
     out.u32(0);
     out.u32(0);
     out.u8(kind);
+    let kept = out.kept_bytes();
     fields(out);
-    let payload = &out.as_slice()[start + HEADER_BYTES..];
-    let length = u32::try_from(payload.len()).expect("limits keep messages below 4 GiB");
-    let checksum = base::checksum(payload);
+    let length = out.len() - start - HEADER_BYTES + out.kept_bytes() - kept;
+    let length = u32::try_from(length).expect("limits keep messages below 4 GiB");
+    let checksum = out.pieces(start + HEADER_BYTES).fold(base::checksum(&[]), base::checksum_append);
     out.patch_u32(start, length);
     out.patch_u32(start + 4, checksum);
 }
@@ -240,8 +243,17 @@ fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {
 #[derive(Debug, Default)]
 pub(crate) struct FrameBuffer {
     buffer: Vec<u8>,
+    /// A long frame that has arrived in part. The buffer is empty meanwhile.
+    long: Option<LongFrame>,
     /// Whether the peer has been verified as a member.
     trusted: bool,
+}
+
+/// A frame with a buffer of its own, which has room for nothing else.
+#[derive(Debug)]
+struct LongFrame {
+    checksum: u32,
+    payload: Vec<u8>,
 }
 
 impl FrameBuffer {
@@ -252,42 +264,43 @@ impl FrameBuffer {
 
     /// Makes room, and calls `read` to append bytes. Returns the number of bytes read; 0 at the end of the stream.
     pub(crate) fn read_by(&mut self, read: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>) -> io::Result<usize> {
-        let room = self.room();
+        if let Some(long) = &mut self.long {
+            return read(&mut long.payload);
+        }
+        let room = if self.trusted { READ_BYTES } else { UNVERIFIED_READ_BYTES.max(self.buffer.len()) };
         self.buffer.reserve(room);
         read(&mut self.buffer)
     }
 
-    fn room(&self) -> usize {
-        if !self.trusted {
-            return UNVERIFIED_READ_BYTES.max(self.buffer.len());
-        }
-        let missing = match self.header() {
-            Some((length, _)) => (HEADER_BYTES + length).saturating_sub(self.buffer.len()),
-            None => 0,
-        };
-        missing.max(READ_BYTES)
-    }
-
-    fn header(&self) -> Option<(usize, u32)> {
-        header(&self.buffer)
-    }
-
-    /// Takes the complete frames, after verifying their checksums. Each is copied, so that it takes no more memory than its
-    /// own bytes, however long it lives: allocators do not release a part of a buffer.
+    /// Takes the complete frames, after verifying their checksums. Each has a buffer of its own, so that it takes no more
+    /// memory than its own bytes, however long it lives: allocators do not release a part of a buffer.
     pub(crate) fn take_frames(&mut self, frames: &mut Vec<Bytes>) -> Result<(), FrameError> {
+        if let Some(long) = self.long.take_if(|long| long.payload.len() == long.payload.capacity()) {
+            check(&long.payload, long.checksum)?;
+            frames.push(long.payload.into());
+        }
         let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { UNVERIFIED_FRAME_BYTES_MAX };
         let mut start = 0;
-        while let Some((length, stated)) = header(&self.buffer[start..]) {
+        while let Some((length, checksum)) = header(&self.buffer[start..]) {
             if length > limit {
                 return Err(FrameError::TooLong { bytes: length, limit });
             }
             let payload = start + HEADER_BYTES;
             let end = payload + length;
-            let Some(bytes) = self.buffer.get(payload..end) else { break };
-            let found = base::checksum(bytes);
-            if found != stated {
-                return Err(FrameError::Checksum { stated, found });
-            }
+            let Some(bytes) = self.buffer.get(payload..end) else {
+                if length >= OWN_BUFFER_BYTES_MIN && self.trusted {
+                    let mut own = Vec::new();
+                    own.reserve_exact(length);
+                    // It must end where the frame ends; an allocator may give more.
+                    if own.capacity() == length {
+                        own.extend_from_slice(&self.buffer[payload..]);
+                        self.long = Some(LongFrame { checksum, payload: own });
+                        start = self.buffer.len();
+                    }
+                }
+                break;
+            };
+            check(bytes, checksum)?;
             frames.push(Bytes::copy_from_slice(bytes));
             start = end;
         }
@@ -297,6 +310,11 @@ impl FrameBuffer {
         }
         Ok(())
     }
+}
+
+fn check(payload: &[u8], stated: u32) -> Result<(), FrameError> {
+    let found = base::checksum(payload);
+    if found == stated { Ok(()) } else { Err(FrameError::Checksum { stated, found }) }
 }
 
 fn header(buffer: &[u8]) -> Option<(usize, u32)> {

@@ -21,7 +21,7 @@ pub(crate) fn start(
     listener: TcpListener,
     endpoints: Vec<String>,
     gateway: MachineGateway,
-    memory: ByteBudget,
+    (memory, connections): (ByteBudget, usize),
 ) -> io::Result<()> {
     let node = Arc::new(server::LocalNode::new(gateway));
     let runtime =
@@ -32,7 +32,7 @@ pub(crate) fn start(
             if let Ok(address) = listener.local_addr() {
                 tracing::info!(%address, "serving PostgreSQL clients");
             }
-            postgres::serve(listener, Databases::new(client, memory)).await
+            postgres::serve(listener, Databases::new(client, memory), connections).await
         });
         if let Err(error) = ended {
             super::die(&format!("PostgreSQL endpoint: {error}"));

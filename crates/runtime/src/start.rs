@@ -230,7 +230,8 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     }
     #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
-        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime(), memory.sql.clone())?;
+        let limits = (memory.sql.clone(), config.sql.connections()?);
+        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime(), limits)?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;

@@ -16,7 +16,9 @@ use base::HostPort;
 
 use coordination::log_port::Playback;
 
-use super::config::{Advertise, Config, ConfigError, Listen, Nbd, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
+use super::config::{
+    Advertise, Config, ConfigError, Listen, Nbd, Peer, SESSION_TIMEOUT_MIN_MS, Sql, Tuning, ZooKeeper,
+};
 use super::files::{OsFiles, STORE};
 use super::resolver::resolve;
 use super::start::{self, LogFormat};
@@ -223,6 +225,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
         peers: if named.is_empty() { resolved.collect() } else { named },
         zookeeper,
         nbd: Nbd::default(),
+        sql: Sql::default(),
         tuning: Tuning::default(),
     })
 }

@@ -38,6 +38,7 @@ fn from_details(message: String, error: api::common::Error) -> Fault {
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
+        Kind::NoSpace => Fault::NoSpace(message),
         Kind::Unavailable => match reason(&message, "unavailable: ") {
             silent if silent == NO_RESPONSE => Fault::NodeSilent,
             why => Fault::Unavailable(why),
@@ -120,6 +121,7 @@ mod tests {
         assert_eq!(of_kind(Kind::Exists), Fault::Definite(Error::Exists("why".into())));
         assert_eq!(of_kind(Kind::UnknownSession), Fault::UnknownSession);
         assert_eq!(of_kind(Kind::Overloaded), Fault::Overloaded("why".into()));
+        assert_eq!(of_kind(Kind::NoSpace), Fault::NoSpace("why".into()));
         assert_eq!(of_kind(Kind::Unavailable), Fault::Unavailable("why".into()));
         assert_eq!(of_kind(Kind::OutcomeUnknown), Fault::Unknown("why".into()));
     }

@@ -27,8 +27,8 @@ fn code(failure: &Failure) -> Code {
         }
         Failure::UnknownTable(_) | Failure::UnknownLog(_) => Code::NotFound,
         Failure::Invalid(_) => Code::InvalidArgument,
-        Failure::Overloaded(_) => Code::ResourceExhausted,
-        Failure::Unavailable(_) | Failure::NoSpace(_) => Code::Unavailable,
+        Failure::Overloaded(_) | Failure::NoSpace(_) => Code::ResourceExhausted,
+        Failure::Unavailable(_) => Code::Unavailable,
         Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
         Failure::Aborted(_) => Code::Aborted,
@@ -47,7 +47,8 @@ fn error(failure: &Failure) -> Error {
         Failure::UnknownSession(session) => Error { session: session.0, ..of(Kind::UnknownSession) },
         Failure::Invalid(_) => of(Kind::Invalid),
         Failure::Overloaded(_) => of(Kind::Overloaded),
-        Failure::Unavailable(_) | Failure::NoSpace(_) => of(Kind::Unavailable),
+        Failure::Unavailable(_) => of(Kind::Unavailable),
+        Failure::NoSpace(_) => of(Kind::NoSpace),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
         Failure::MayLie { position } => Error { position: Some(*position), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
@@ -105,7 +106,7 @@ mod tests {
         check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
-        check(&Failure::NoSpace("x".into()), Code::Unavailable, Kind::Unavailable);
+        check(&Failure::NoSpace("x".into()), Code::ResourceExhausted, Kind::NoSpace);
         check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
         check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
         check(&Failure::Precondition("x".into()), Code::FailedPrecondition, Kind::Precondition);

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use base::codec::Writer;
+use bytes::{BufMut as _, Bytes, BytesMut};
+
 use crate::BLOCK_BYTES;
 
-/// Bytes with an address that is a multiple of [`BLOCK_BYTES`]. Avoids `unsafe`: a vector with one spare block, used
-/// from the first aligned address. The vector never grows, so its allocation does not move.
+/// Bytes with an address that is a multiple of [`BLOCK_BYTES`]. Avoids `unsafe`: a buffer with one spare block, used from the
+/// first aligned address. The buffer never grows, so its allocation does not move.
 pub struct AlignedBuffer {
-    room: Vec<u8>,
+    room: BytesMut,
     start: usize,
     len: usize,
 }
@@ -17,28 +20,69 @@ impl AlignedBuffer {
     /// A buffer of `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let room = vec![0; len + BLOCK_BYTES];
-        let start = (BLOCK_BYTES - room.as_ptr().addr() % BLOCK_BYTES) % BLOCK_BYTES;
+        let room = BytesMut::zeroed(len + BLOCK_BYTES);
+        Self { start: padding_before(&room), room, len }
+    }
+
+    /// `len` bytes, which `write` appends to a buffer that others may be in. Missing ones are zeros.
+    ///
+    /// # Panics
+    /// When it appends more.
+    #[must_use]
+    pub fn written(len: usize, write: impl FnOnce(&mut Writer)) -> Self {
+        Self { room: BytesMut::new(), start: 0, len: 0 }.rewritten(len, write)
+    }
+
+    /// The same, in this buffer if it is large enough.
+    ///
+    /// # Panics
+    /// When `write` appends more than `len` bytes.
+    #[must_use]
+    pub fn rewritten(self, len: usize, write: impl FnOnce(&mut Writer)) -> Self {
+        let mut room = self.room;
+        room.clear();
+        if room.capacity() < len + BLOCK_BYTES {
+            room = BytesMut::with_capacity(len + BLOCK_BYTES);
+        }
+        let start = padding_before(&room);
+        room.put_bytes(0, start);
+        let mut out = Writer::over(room);
+        write(&mut out);
+        assert!(out.len() <= start + len, "what is written fits");
+        let mut room = out.into_buffer();
+        room.put_bytes(0, start + len - room.len());
+        debug_assert_eq!(padding_before(&room), start, "the buffer did not move");
         Self { room, start, len }
     }
-}
 
-impl AlignedBuffer {
+    /// The content, without a copy. It keeps one block more in memory.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        self.room.freeze().slice(self.start..self.start + self.len)
+    }
+
+    /// Discards the end.
+    ///
+    /// # Panics
+    /// When it is not longer.
+    pub fn shorten(&mut self, len: usize) {
+        assert!(len <= self.len, "shorten does not lengthen");
+        self.len = len;
+    }
+
     /// Copies `bytes`, padded with zeros to `len`, into this buffer if it is large enough, or into a new one.
     ///
     /// # Panics
     /// When `len` is less than the length of `bytes`.
     #[must_use]
-    pub fn refilled(mut self, bytes: &[u8], len: usize) -> Self {
-        if self.start + len > self.room.len() {
-            self = Self::zeroed(len);
-        }
-        self.len = len;
-        let (content, padding) = self.split_at_mut(bytes.len());
-        content.copy_from_slice(bytes);
-        padding.fill(0);
-        self
+    pub fn refilled(self, bytes: &[u8], len: usize) -> Self {
+        self.rewritten(len, |out| out.raw(bytes))
     }
+}
+
+/// Bytes from the beginning of a buffer to its first aligned address.
+fn padding_before(room: &BytesMut) -> usize {
+    (BLOCK_BYTES - room.as_ptr().addr() % BLOCK_BYTES) % BLOCK_BYTES
 }
 
 impl Deref for AlignedBuffer {
@@ -57,9 +101,7 @@ impl DerefMut for AlignedBuffer {
 
 impl Clone for AlignedBuffer {
     fn clone(&self) -> Self {
-        let mut copy = Self::zeroed(self.len);
-        copy.copy_from_slice(self);
-        copy
+        Self::written(self.len, |out| out.raw(self))
     }
 }
 

@@ -246,6 +246,11 @@ fn read_states<F: Files, T: Files>(
         let opened_bulk = open_bulk(sstables, tablespace, *id, cohort, &mut opened);
         let wrong = match (read_checkpoint(files, owner, &meta), opened_bulk) {
             (Ok(chunks), Ok(bulk)) => {
+                if let Some(Bulk::Stream(stream)) = &bulk
+                    && let Some(cut) = stream.cut_short()?
+                {
+                    notes.push(format!("cohort {id}: {cut}; its blocks are written again from other replicas"));
+                }
                 checkpoints.insert(*id, chunks);
                 bulks.extend(bulk.map(|bulk| (*id, bulk)));
                 continue;

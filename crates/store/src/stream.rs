@@ -38,7 +38,7 @@ use bytes::Bytes;
 
 use crate::BLOCK_BYTES;
 use crate::erased::{DynFiles, ErasedFile};
-use crate::files::{FileError, FileErrorKind, OpenOptions};
+use crate::files::{File as _, FileError, FileErrorKind, OpenOptions};
 use crate::sstable::{BlockCache, SstableId, SstableRef};
 use crate::tree::Site;
 
@@ -373,6 +373,24 @@ impl StreamStore {
             return Err(StreamError::Invalid { path: String::new(), reason: "the manifest names no data file" });
         }
         Ok(Self::of(site, map, refs.to_vec(), data, complete_from))
+    }
+
+    /// Says so if the data file ends before the last block that the map has.
+    ///
+    /// # Errors
+    /// The length of the file is unknown.
+    pub fn cut_short(&self) -> Result<Option<String>, FileError> {
+        let live = self.shared.read();
+        let has_content = |sum: &u32| *sum != map::HOLE && *sum != map::ZERO;
+        let end = |group: &Group| {
+            let last = group.sums.iter().rposition(has_content)?;
+            Some(offset_of(group.slot, last as u64) + BLOCK_BYTES as u64)
+        };
+        let needed = live.groups.values().filter_map(end).max().unwrap_or(0);
+        let there = live.file.as_ref().map_or(Ok(0), |file| file.len())?;
+        let missing = needed.saturating_sub(there);
+        let path = self.shared.data.path();
+        Ok((missing > 0).then(|| format!("the data file {path} was cut short: {missing} bytes are missing at its end")))
     }
 
     /// Its location and shared resources.

@@ -32,12 +32,13 @@ use std::collections::{BTreeMap, VecDeque};
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 use bytes::Bytes;
-use state_machine::{ClientSessionId, Consistency, Failure};
+use state_machine::{Consistency, Failure};
 
 pub use base::limits::nbd::{BYTES_MAX, REQUESTS_MAX};
 
 mod assemble;
 mod cut;
+mod failures;
 mod lane;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,7 @@ use crate::stripe::request::{
     BlockExtent, BlockRun, BlockSpan, Claim, Holder, Outcome, READ_BLOCKS_MAX, StripeRequest, StripeResponse,
 };
 use cut::Change;
+use failures::{REPLACED, UNAVAILABLE, error, is_of_disk, is_transient, pause, session_ended};
 use lane::{Lane, ProposalNumber, Session, Waiting};
 
 /// Maximum proposals in progress in one stripe. Further changes wait, and are combined.
@@ -786,42 +788,4 @@ impl Gateway {
         assert_eq!(reads, self.reads_called, "calls of reads are counted");
         assert!(self.calls.values().all(|call| self.timers.contains_key(&call.timer)), "each call has its timer");
     }
-}
-
-/// The message of a request that may not wait any longer.
-const UNAVAILABLE: &str = "a stripe of the disk has no leader or no majority";
-
-/// The message of a change of a disk that does not exist any more.
-const REPLACED: &str = "the disk was deleted, and another one has its name";
-
-fn session_ended(session: ClientSessionId) -> String {
-    format!("session {} ended before the outcome was known: the write was executed before, or never will be", session.0)
-}
-
-/// Whether another attempt may succeed.
-fn is_transient(failure: &Failure) -> bool {
-    matches!(failure, Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_) | Failure::MayLie { .. })
-}
-
-/// Whether the disk does not permit it.
-fn is_of_disk(failure: &Failure) -> bool {
-    matches!(failure, Failure::NoSpace(_) | Failure::Damaged(_))
-}
-
-/// The error for a client from an outcome that another attempt will not change.
-fn error(outcome: Outcome) -> (Errno, String) {
-    match outcome {
-        Err(Failure::UnknownTable(_)) => (Errno::Io, "the disk was deleted".to_owned()),
-        Err(Failure::NoSpace(message)) => (Errno::NoSpace, message),
-        // Another client holds the disk.
-        Err(Failure::Precondition(message)) => (Errno::NotPermitted, message),
-        Err(failure) => (Errno::Io, failure.to_string()),
-        Ok(_) => (Errno::Io, "unexpected answer of a stripe".to_owned()),
-    }
-}
-
-/// The pause after the nth failure.
-fn pause(failures: u32) -> Duration {
-    let doubled = PAUSE_MIN.0.saturating_mul(1 << failures.saturating_sub(1).min(16));
-    Duration(doubled.min(PAUSE_MAX.0))
 }

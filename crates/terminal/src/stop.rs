@@ -152,7 +152,7 @@ impl Stop {
                 | sdk::Error::Precondition(_)
                 | sdk::Error::Aborted(_) => 1,
                 sdk::Error::Invalid(_) => 2,
-                sdk::Error::Unavailable(_) => 3,
+                sdk::Error::Unavailable(_) | sdk::Error::NoSpace(_) => 3,
                 // A kind of error that this version does not know counts as an unknown outcome.
                 _ => 4,
             },
@@ -178,6 +178,7 @@ impl Stop {
                     sdk::Error::Aborted(_) => "aborted",
                     sdk::Error::Invalid(_) => "invalid",
                     sdk::Error::Unavailable(_) => "unavailable",
+                    sdk::Error::NoSpace(_) => "no space",
                     _ => "unknown",
                 }
             }

@@ -238,7 +238,7 @@ impl Wire for Bytes {
     const BYTES_MIN: usize = 4;
 
     fn encode(&self, out: &mut Writer) {
-        out.bytes(self);
+        out.shared(self);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {

@@ -67,12 +67,12 @@ impl Catalog {
     }
 
     /// The placements that restore replicas of ranges: other nodes take the place of removed members on these absent
-    /// nodes, and of replicas that a declared loss deleted. Suspected nodes take no place. Empty if there is no spare
+    /// nodes, and of replicas that a declared loss deleted. Suspected nodes, and those with a full disk, take no place. Empty if there is no spare
     /// node. A move in progress is replaced only if it waits for an absent node.
     #[must_use]
     pub fn replacements(&self, absent: &[NodeId], suspected: &[NodeId]) -> Vec<(CohortId, Vec<NodeId>)> {
         let mut load = self.load();
-        load.retain(|node, _| !absent.contains(node) && !suspected.contains(node));
+        load.retain(|node, _| !absent.contains(node) && !suspected.contains(node) && !self.full.contains(node));
         let mut replacements = Vec::new();
         for table in self.tables.values().filter(|table| !table.is_dropping) {
             let settled = table.ranges.iter().filter(|range| range.split.is_none());

@@ -197,6 +197,12 @@ impl Catalog {
         self.nodes.values().filter(|node| node.standing == Standing::Stays).map(|node| node.member)
     }
 
+    /// The nodes whose disk was full when the catalog's leader last looked, in order.
+    #[must_use]
+    pub fn full(&self) -> &[NodeId] {
+        &self.full
+    }
+
     /// The disks of the nodes that are leaving and have not left yet.
     pub fn leaving(&self) -> impl Iterator<Item = Member> + '_ {
         self.nodes.values().filter(|node| node.standing == Standing::Leaving).map(|node| node.member)

@@ -1,6 +1,7 @@
 use base::{CohortId, Membership};
 use bytes::Bytes;
 
+use super::response::{DATED, LOG, PLAN_DONE};
 use super::*;
 
 /// The catalog begins a split, or refuses it, according to the properties alone.

@@ -87,7 +87,7 @@ impl Connection {
             transport: Transport::plain(stream, token, registry)?,
             token,
             input: FrameBuffer::default(),
-            gathering: Writer::new(),
+            gathering: Writer::by_reference(),
             waiting: OutputQueue::default(),
             blocked: false,
             is_congested: false,
@@ -139,24 +139,24 @@ impl Connection {
     /// the peer would close the connection with all its pending messages.
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), usize> {
         // A turn may have any number of messages: they must not all accumulate before the first is written.
-        if self.gathering.len() > GATHERED_BYTES_MAX && !self.is_congested {
+        if self.gathered_bytes() > GATHERED_BYTES_MAX && !self.is_congested {
             self.is_congested = !matches!(self.flush(), Ok(()));
         }
         if self.is_congested {
             return Ok(());
         }
-        let before = self.gathering.len();
+        let (before, end) = (self.gathered_bytes(), self.gathering.len());
         encode_message(message, &mut self.gathering);
-        let bytes = self.gathering.len() - before;
+        let bytes = self.gathered_bytes() - before;
         let many_wait = self.waiting.bytes() + before > ANSWERS_WAIT_BYTES_MAX;
         if many_wait
             && bytes > SHORT_ANSWER_BYTES
             && let Some(refusal) = refusal_of(message)
         {
-            self.gathering.truncate(before);
+            self.gathering.truncate(end);
             encode_message(&refusal, &mut self.gathering);
         } else if bytes > PEER_MESSAGE_BYTES_MAX {
-            self.gathering.truncate(before);
+            self.gathering.truncate(end);
             return Err(bytes);
         }
         Ok(())
@@ -170,11 +170,11 @@ impl Connection {
     /// Writes pending frames, as far as the socket accepts them.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
         if !self.gathering.is_empty() {
-            let gathered = self.gathering.take();
-            if gathered.len() > KEPT_BYTES_MAX {
-                self.gathering = Writer::new();
+            let copied = self.gathering.len();
+            self.gathering.take_pieces().into_iter().for_each(|piece| self.waiting.push(piece));
+            if copied > KEPT_BYTES_MAX {
+                self.gathering = Writer::by_reference();
             }
-            self.waiting.push(gathered);
         }
         if !self.blocked && !self.waiting.is_empty() && self.transport.handshake()? {
             let before = self.waiting.bytes();
@@ -188,10 +188,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes of the frames of this turn.
+    fn gathered_bytes(&self) -> usize {
+        self.gathering.len() + self.gathering.kept_bytes()
+    }
+
     /// Bytes pending to be written.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.bytes() + self.gathering.len()
+        self.waiting.bytes() + self.gathered_bytes()
     }
 
     /// Whether no bytes are pending.

@@ -382,7 +382,8 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
         Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
-        Err(Failure::Unavailable(why) | Failure::NoSpace(why)) => Err(Fault::Unavailable(why)),
+        Err(Failure::NoSpace(why)) => Err(Fault::NoSpace(why)),
+        Err(Failure::Unavailable(why)) => Err(Fault::Unavailable(why)),
         Err(Failure::UnknownLog(log)) => Err(Fault::Definite(Error::NotFound(log))),
         Err(failure @ Failure::MayLie { .. }) => Err(Fault::Unknown(failure.to_string())),
         Err(Failure::Unknown(why)) => Err(Fault::Unknown(why)),
@@ -402,6 +403,7 @@ fn failure(error: Error) -> Failure {
         Error::Aborted(why) => Failure::Aborted(why),
         Error::Invalid(what) => Failure::Invalid(what),
         Error::Unavailable(why) => Failure::Unavailable(why),
+        Error::NoSpace(why) => Failure::NoSpace(why),
         Error::OutcomeUnknown(why) => Failure::Unknown(why),
         other => Failure::Unknown(other.to_string()),
     }

@@ -66,14 +66,14 @@ pub(super) struct Frame {
     payload: Bytes,
 }
 
-/// Encodes a batch, without padding, into `out`.
+/// Appends a batch, without padding, to `out`.
 pub(super) fn encode<'a>(
     place: &BatchLocation,
     previous: &BatchIdentity,
     records: impl ExactSizeIterator<Item = &'a Record>,
     out: &mut Writer,
 ) -> BatchIdentity {
-    out.clear();
+    let start = out.len();
     out.u32(MAGIC);
     out.u32(0);
     out.u32(0);
@@ -84,12 +84,12 @@ pub(super) fn encode<'a>(
     out.u64(previous.position.0);
     out.u32(previous.length);
     out.u32(previous.checksum);
-    debug_assert_eq!(out.len(), HEADER_BYTES);
+    debug_assert_eq!(out.len() - start, HEADER_BYTES);
     records.for_each(|record| record.encode(out));
-    let length = u32::try_from(out.len()).expect("a batch is shorter than its segment, far below 4 GiB");
-    out.patch_u32(8, length - HEADER_BYTES as u32);
-    let sum = checksum(&out.as_slice()[CHECKED_FROM..]);
-    out.patch_u32(CHECKSUM_AT, sum);
+    let length = u32::try_from(out.len() - start).expect("a batch is shorter than its segment, far below 4 GiB");
+    out.patch_u32(start + 8, length - HEADER_BYTES as u32);
+    let sum = checksum(&out.as_slice()[start + CHECKED_FROM..]);
+    out.patch_u32(start + CHECKSUM_AT, sum);
     BatchIdentity { position: place.position, length, checksum: sum }
 }
 

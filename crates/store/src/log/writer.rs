@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::codec::Writer;
 use base::{CohortId, Force, LogRecord, Record, Sequence};
 
 use super::frame::{self, BatchIdentity, BatchLocation, HEADER_BYTES, padded};
@@ -68,9 +67,7 @@ pub struct LogWriter {
     pending: VecDeque<Pending>,
     pending_bytes: usize,
     in_flight: Option<InFlight>,
-    /// Encoding buffer, ...
-    encoded: Writer,
-    /// ... and the buffer of a forced batch, for reuse.
+    /// The buffer of a forced batch, for reuse.
     spare: Option<AlignedBuffer>,
     /// Numbers of the last append, the last that requested a force now, the last that requested one soon, the last in a
     /// batch, and the last forced.
@@ -95,7 +92,6 @@ impl LogWriter {
             pending: VecDeque::new(),
             pending_bytes: 0,
             in_flight: None,
-            encoded: Writer::new(),
             spare: None,
             appended: 0,
             wanted: 0,
@@ -208,9 +204,6 @@ impl LogWriter {
     /// Reuses the buffer of a forced batch, unless it is unusually large.
     pub fn recycle(&mut self, batch: Batch) {
         self.spare = Some(batch.bytes).filter(|bytes| bytes.len() <= BATCH_BYTES_MAX);
-        if self.encoded.len() > BATCH_BYTES_MAX {
-            self.encoded = Writer::new();
-        }
     }
 
     /// Records a forced batch and its records.
@@ -323,10 +316,13 @@ impl LogWriter {
         let segment = position.segment(self.segment_bytes);
         let place = BatchLocation { owner: self.owner, position, segment };
         let records_of_batch = records.iter().map(|pending| &pending.record);
-        let identity = frame::encode(&place, &self.last, records_of_batch, &mut self.encoded);
+        let mut identity = BatchIdentity::default();
         let room = self.spare.take().unwrap_or_else(|| AlignedBuffer::zeroed(0));
-        let encoded = room.refilled(self.encoded.as_slice(), padded(self.encoded.len()));
+        let mut encoded = room.rewritten(padded(bytes), |out| {
+            identity = frame::encode(&place, &self.last, records_of_batch, out);
+        });
         assert!(identity.length as usize <= bytes, "a record is not longer than its estimate");
+        encoded.shorten(padded(identity.length as usize));
         let through = records.last().map_or(self.forced, |last| last.write);
         self.in_flight = Some(InFlight { identity, records, through });
         Batch { segment, offset: position.offset(self.segment_bytes), bytes: encoded, through }

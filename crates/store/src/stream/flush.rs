@@ -151,9 +151,10 @@ impl StreamFlush {
         }
         let Some(((first, _), (last, _))) = run.first().zip(run.last()) else { return Ok(0) };
         let is_small = run.len() <= CACHED_BLOCKS_MAX;
-        let mut buffer = AlignedBuffer::zeroed(run.len() * BLOCK_BYTES);
-        for ((block, content), target) in run.iter().zip(buffer.chunks_exact_mut(BLOCK_BYTES)) {
-            target.copy_from_slice(content);
+        let buffer = AlignedBuffer::written(run.len() * BLOCK_BYTES, |out| {
+            run.iter().for_each(|(_, content)| out.raw(content));
+        });
+        for (block, content) in &run {
             self.sums.push((*block, sum_of(self.site.cohort, *block, content)));
             if is_small {
                 self.cached.push((*block, Bytes::copy_from_slice(content)));

@@ -208,6 +208,8 @@ impl StreamView {
             let mut at = 0;
             while at < sources.len() {
                 let places = adjacent(&sources[at..]);
+                // Changes that are not in the file yet have no copy that could be damaged.
+                done.verified += u64::from(matches!(sources[at], Source::Memory(_)));
                 if let Some(file) = file.as_ref().filter(|_| !places.is_empty()) {
                     let fetched = self.fetch_once(blocks.start + at as u64, &places, file)?;
                     done.verified += places.len() as u64;
@@ -262,7 +264,7 @@ impl StreamView {
         let offset = places.first().map_or(0, |place| place.offset);
         let read = file.read_at(offset, &mut buffer)?;
         buffer[read..].fill(0);
-        let content = Bytes::copy_from_slice(&buffer);
+        let content = buffer.into_bytes();
         let blocks = (first..).zip(places).zip(content.chunks_exact(BLOCK_BYTES));
         let is_wrong = |((block, place), content): ((u64, &Place), &[u8])| {
             let is_valid =
@@ -292,8 +294,8 @@ impl StreamView {
         let live = self.shared.read();
         for ((block, place), content) in (fetched.first..).zip(places).zip(fetched.content.chunks_exact(BLOCK_BYTES)) {
             if live.source(block) == Source::Disk(*place) {
-                let content = if places.len() == 1 { fetched.content.clone() } else { Bytes::copy_from_slice(content) };
-                self.shared.cache.insert_page(self.shared.data, block, content);
+                // Copied, so that it takes no more memory than a block.
+                self.shared.cache.insert_page(self.shared.data, block, Bytes::copy_from_slice(content));
             }
         }
     }
@@ -306,7 +308,7 @@ impl StreamView {
 /// The result of [`StreamView::verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// The number of blocks that were read.
+    /// The number of blocks that were read, or are in memory only.
     pub verified: u64,
     /// Those without their checksum.
     pub damaged: Vec<u64>,

@@ -443,6 +443,20 @@ fn misdirected_writes_are_found() {
     assert!(matches!(replica.view().read(9..10, Io::Allowed), Err(StreamError::DamagedBlock { block: 9, .. })));
 }
 
+#[test]
+fn file_cut_short_is_noticed() {
+    let mut replica = Replica::new();
+    replica.apply(Entry::Put(3, vec![5, 5]));
+    replica.flush();
+    assert_eq!(replica.store.cut_short().unwrap(), None);
+    let path = replica.store.shared.data.path();
+    crate::files::Files::create(&replica.disk, &path, OpenOptions::DIRECT).unwrap();
+    replica.restart();
+    let said = replica.store.cut_short().unwrap().expect("the file is empty");
+    let missing = offset_of(0, 4) + BLOCK_BYTES as u64;
+    assert!(said.contains(&path) && said.contains(&missing.to_string()), "{said}");
+}
+
 /// Freed space is given back, and used again.
 #[test]
 fn slots_are_reused() {

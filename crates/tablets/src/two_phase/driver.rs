@@ -188,11 +188,13 @@ impl TwoPhase {
     fn end_aborted(&mut self, call: Call, failure: Failure, now: Monotonic) {
         let failure = match failure {
             // Trying the transaction again does not help.
-            Failure::Precondition(_) | Failure::Invalid(_) | Failure::UnknownTable(_) | Failure::UnknownSession(_) => {
-                failure
-            }
+            Failure::Precondition(_)
+            | Failure::Invalid(_)
+            | Failure::NoSpace(_)
+            | Failure::UnknownTable(_)
+            | Failure::UnknownSession(_) => failure,
             Failure::Aborted(_) => failure,
-            Failure::Unavailable(reason) | Failure::NoSpace(reason) => Failure::Aborted(reason),
+            Failure::Unavailable(reason) => Failure::Aborted(reason),
             other => Failure::Aborted(other.to_string()),
         };
         if let Some(driven) = self.driven.get_mut(&call) {
