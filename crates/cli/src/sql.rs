@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ::sql::direct::OutputColumn;
 use ::sql::{SqlError, Value};
 use clap::Args;
-use postgres::{DEFAULT_DATABASE, Databases, Response, Session, Status};
+use postgres::{Activity, DEFAULT_DATABASE, Databases, Response, Session, Status};
 use serde_json::{Map, json};
 use terminal::{Output, Stop, to_json};
 
@@ -31,7 +31,8 @@ pub struct Options {
 /// Runs the statements.
 pub(crate) async fn run(cluster: &Cluster, output: Output, options: Options) -> Result<(), Stop> {
     let memory = ClientBudgets::new(base::limits::CLIENT_MEMORY_BYTES_DEFAULT).sql;
-    let databases = Arc::new(Databases::new(cluster.client()?, memory));
+    let activity = Activity::new().map_err(|error| sdk::Error::Invalid(error.to_string()))?;
+    let databases = Arc::new(Databases::new(cluster.client()?, memory, Arc::new(activity)));
     let parameters = [("user", DEFAULT_DATABASE.to_owned()), ("database", options.database)];
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value));
     let mut session = Session::begin(databases, parameters).await.map_err(stop)?;

@@ -1,9 +1,10 @@
 //! `loggos status`: the health of the cluster, nodes, cohorts, leaders, epochs, LSNs and lag.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use sdk::admin::{Clock, Cohort, ZooKeeper};
+use sdk::admin::{Clock, Cohort, Verification, ZooKeeper};
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table};
 
@@ -25,7 +26,9 @@ pub struct Options {
 pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) -> Result<(), Stop> {
     let mut view = match combined_view(cluster).await {
         Err(stop @ Stop::Cluster(sdk::Error::Unavailable(_))) => {
-            let (health, problems) = (Health::Unavailable, vec!["no node responds".to_owned()]);
+            let mut problems = vec!["no node responds".to_owned()];
+            problems.extend(blank_nodes(&cluster.endpoints()?, None).await);
+            let health = Health::Unavailable;
             let object = summary(health, &problems, &[]);
             output.print(&object, || health_lines(health, &problems, &[]).trim_end().to_owned())?;
             return Err(stop);
@@ -53,14 +56,16 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
             let mut text = health_lines(health, &problems, &operations);
             if !options.summary {
                 let clock_notes = clock_notes(&view).filter(|_| options.table.is_none());
-                let notes: String = memory_notes(&view).chain(clock_notes).map(|note| format!("\n{note}")).collect();
+                let verification = verification_notes(&view).filter(|_| options.table.is_none());
+                let notes = memory_notes(&view).chain(clock_notes).chain(verification);
+                let notes: String = notes.map(|note| format!("\n{note}")).collect();
                 text.push_str(&format!("{nodes}\n{}{notes}", cohort_table(&view)));
             }
             text.trim_end().to_owned()
         })?;
     }
     match problems.first() {
-        Some(worst) if health >= Health::Unknown => Err(sdk::Error::Unavailable(worst.clone()).into()),
+        Some(worst) if health >= Health::Unknown => Err(Stop::Named(sdk::Error::Unavailable(worst.clone()))),
         _ => Ok(()),
     }
 }
@@ -88,13 +93,13 @@ fn health_lines(health: Health, problems: &[String], operations: &[Operation]) -
 pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
-    let mut refused = BTreeSet::new();
+    let (mut refused, mut silent) = (BTreeSet::new(), BTreeSet::new());
     let asked = cluster.endpoints()?;
     for (address, answer) in asked.iter().zip(cluster.client_at(asked.clone())?.status_of_each_with_map().await) {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(error) => {
-                refused.extend(is_refused(&error).then(|| address.clone()));
+                if is_refused(&error) { &mut refused } else { &mut silent }.insert(address.clone());
                 last_error = Some(error);
             }
         }
@@ -109,13 +114,60 @@ pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
         for (address, answer) in others.into_iter().zip(looks) {
             match answer {
                 Ok(answer) => answers.push(answer),
-                Err(error) => refused.extend(is_refused(&error).then_some(address)),
+                Err(error) => _ = if is_refused(&error) { &mut refused } else { &mut silent }.insert(address),
             }
         }
     }
     let mut view = View::of(&answers);
     view.refused(&refused);
+    view.strangers = blank_nodes(&silent.into_iter().collect::<Vec<_>>(), Some(&view)).await;
     Ok(view)
+}
+
+/// Descriptions of those of these nodes that have blank disks, and wait to be formed or to join.
+async fn blank_nodes(addresses: &[String], view: Option<&View>) -> Vec<String> {
+    let mut blank: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    for address in addresses {
+        if let Ok(found) = sdk::formation::identity(address).await
+            && found.cluster.is_none()
+        {
+            blank.entry(found.node).or_default().push(address);
+        }
+    }
+    let sentence = |(node, at): (u32, Vec<&str>)| {
+        let (count, at) = (at.len(), at.join(" and "));
+        match view {
+            _ if count > 1 => {
+                format!("the processes at {at} both call themselves node {node}: configure another number")
+            }
+            None => format!("node {node} at {at} has a blank disk, and waits for `loggos admin form`"),
+            Some(view) if view.nodes.contains_key(&node) => format!(
+                "the process at {at} calls itself node {node}, but its disk is blank, and node {node} of the cluster has \
+                 another disk: configure a number that no node ever had, and `loggos admin join` it"
+            ),
+            Some(_) => format!("node {node} at {at} has a blank disk, and waits for `loggos admin join`"),
+        }
+    };
+    blank.into_iter().map(sentence).collect()
+}
+
+/// How far the verification of disks' blocks is.
+fn verification_notes(view: &View) -> impl Iterator<Item = String> {
+    view.nodes.iter().filter_map(|(number, node)| {
+        let Verification { cohort, block, completed_ns, damaged, mended } = node.verification?;
+        let ago = completed_ns.map(|at| (now_ns().saturating_sub(at)).max(0) / 1_000_000_000);
+        let last = ago.map_or_else(|| "no pass is complete yet".to_owned(), |ago| format!("last complete {ago} s ago"));
+        let found = match damaged {
+            0 => "no damage met".to_owned(),
+            _ => format!("{} met, {mended} mended", base::counted(damaged, "damaged block")),
+        };
+        Some(format!("node {number} verifies disks: at block {block} of cohort {cohort}, {last}, {found}"))
+    })
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 fn node_table(view: &View) -> Table<6> {

@@ -388,7 +388,7 @@ impl Host {
                 let entries = plan.and_then(|plan| plan.execute(self.store.files()).expect("a working disk"));
                 self.completed.push_back(Event::LogRead { id, entries });
             }
-            Action::Know { .. } | Action::Warn { .. } => {}
+            Action::Know { .. } | Action::Warn { .. } | Action::Inform { .. } => {}
             Action::ReadFile { .. } | Action::WriteFile { .. } | Action::AdoptFiles { .. } => {
                 panic!("a state is sent to a replica, but none lags in this cluster");
             }

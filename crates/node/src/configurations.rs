@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use base::{CohortId, Configuration, MembershipChange, Now};
+use base::{CohortId, Configuration, Member, MembershipChange, Now};
 use catalog::{CatalogCommand, CatalogRequest};
 
 use crate::message::Query;
@@ -23,6 +23,8 @@ pub(crate) struct Configurations {
     pub(crate) has_work: bool,
     /// The cohorts with an outstanding petition of this node.
     asked: BTreeSet<CohortId>,
+    /// Members that left configurations of which this node is the primary, since the start.
+    pub(crate) removals: u64,
 }
 
 impl Node {
@@ -48,9 +50,30 @@ impl Node {
                 }
                 continue;
             }
+            self.note_members(cohort, &configuration, now);
             self.with_cohort(cohort, now, |cohort, out| cohort.appointed(configuration, now, out));
         }
         true
+    }
+
+    /// As the primary of a new configuration: counts and reports the members that it lacks.
+    fn note_members(&mut self, id: CohortId, newest: &Configuration, now: Now) {
+        let known = self.replicas.get(&id).and_then(|replica| replica.cohort.configuration());
+        let Some(known) = known.filter(|_| newest.primary == self.cluster.me) else { return };
+        let numbers = |members: &mut dyn Iterator<Item = &Member>| {
+            members.map(|member| member.node.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        let removed = known.members.iter().filter(|member| !newest.members.contains(member)).count();
+        if removed == 0 {
+            return;
+        }
+        self.configurations.removals += removed as u64;
+        let left = numbers(&mut known.members.iter().filter(|member| !newest.members.contains(member)));
+        let (version, rest) = (newest.version, numbers(&mut newest.members.iter()));
+        self.notice(now, |node| {
+            let name = node.name_of(id);
+            format!("removed node {left} from the configuration of {name}: version {version}, members {rest}")
+        });
     }
 
     /// Asks the catalog's leader to install a configuration. The replica's view was withdrawn in this step: views are

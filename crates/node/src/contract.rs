@@ -297,6 +297,8 @@ pub enum Action {
     },
     /// Report an abnormal condition to the operator.
     Warn { what: String },
+    /// Report a normal event to the operator, such as an election.
+    Inform { what: String },
     /// The roster known to this node has changed: it determines which nodes to dial, which to accept, and which are
     /// removed.
     Know {

@@ -67,6 +67,7 @@ mod mending;
 pub mod message;
 mod moves;
 mod node;
+mod notices;
 mod outage;
 mod outgoing;
 mod read_locks;

@@ -11,14 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{CohortId, Duration, Monotonic, NodeId, Now};
+use base::{CohortId, Duration, Monotonic, NodeId, Now, Timestamp};
 use state_machine::{Failure, ReadError};
 
 use crate::contract::Action;
 use crate::message::Query;
 use crate::node::Node;
 use crate::registry::AnyMachine;
-use crate::request::{Outcome, Response};
+use crate::request::{Outcome, Response, VerificationStatus};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
 /// Deadline of a read of a block at another member.
@@ -87,13 +87,15 @@ struct Verification {
     cohort: CohortId,
     first: u64,
     is_in_progress: bool,
+    /// When the last pass over all replicas ended, by the wall clock.
+    completed: Option<Timestamp>,
     /// When the next step is taken; never while there is nothing to verify.
     at: Monotonic,
 }
 
 impl Default for Verification {
     fn default() -> Self {
-        Self { cohort: CohortId::default(), first: 0, is_in_progress: false, at: Monotonic::NEVER }
+        Self { cohort: CohortId::default(), first: 0, is_in_progress: false, completed: None, at: Monotonic::NEVER }
     }
 }
 
@@ -127,6 +129,12 @@ impl Mending {
             Some(it) => matches!(it.stage, Stage::Lost(until) if until > now.monotonic),
             None => self.blocks.len() >= KNOWN_MAX,
         }
+    }
+
+    /// How far the verification in the background is.
+    pub(crate) fn verification_status(&self) -> Option<VerificationStatus> {
+        let Verification { cohort, first, completed, at, .. } = self.verification;
+        (at != Monotonic::NEVER).then_some(VerificationStatus { cohort: cohort.0, block: first, completed })
     }
 
     /// The number of damaged blocks that no replica had, when they were last asked for.
@@ -248,6 +256,8 @@ impl Node {
         let Some((id, ask)) = next else {
             if cohort == CohortId::default() {
                 verification.at = Monotonic::NEVER;
+            } else {
+                verification.completed = Some(now.wall);
             }
             (verification.cohort, verification.first) = Default::default();
             return;

@@ -23,6 +23,7 @@ use crate::logs::{Logs, SequencerRequester, UnitReplyTo};
 use crate::mending::Mending;
 use crate::message::Message;
 use crate::moves::Moves;
+use crate::notices::Notices;
 use crate::outgoing::Outgoing;
 use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
@@ -51,6 +52,7 @@ pub struct Node {
     pub(crate) pending_requests: RequestTable,
     pub(crate) evaluations: Evaluations,
     pub(crate) mending: Mending,
+    pub(crate) notices: Notices,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
     pub(crate) spreading: Spreading,
@@ -195,10 +197,14 @@ impl Node {
         let (led, doubted) = (replica.cohort.leads(), replica.cohort.is_in_doubt());
         let had_diverged = replica.cohort.has_diverged();
         run(&mut replica.cohort, &mut self.outgoing.outbox);
-        self.counters.takeovers += u64::from(!led && replica.cohort.leads());
+        let has_taken_over = !led && replica.cohort.leads();
+        self.counters.takeovers += u64::from(has_taken_over);
         let doubt_ended = doubted && !replica.cohort.is_in_doubt();
         self.counters.doubts_ended += u64::from(doubt_ended);
         self.counters.states_left += u64::from(!had_diverged && replica.cohort.has_diverged());
+        if has_taken_over {
+            self.notice_election(id, now);
+        }
         self.drain(id, now);
         // The catalog is complete again: the manifest now names every cohort that this node may have joined before the
         // damage, and cohorts created from here on are new.

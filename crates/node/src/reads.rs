@@ -136,14 +136,14 @@ pub(crate) fn read_and_lock(
     // range.
     let is_of_keys = locks.spans().iter().all(|span| matches!(span.keys, LockKeys::Key(_)));
     if is_of_keys && !replica.latches.pass(&locks, pending.id) {
-        return RequestStep::Wait(RequestState::Latched);
+        return RequestStep::AwaitLock(RequestState::Latched);
     }
     if let Some(owner) = ask.owner() {
         let node = if let ReplyTo::Peer { node, .. } = pending.origin { node } else { roster.me.node };
         if let Consistency::ForUpdate(_) = ask.consistency() {
             replica.read_locks.forget_dead(|node| roster.is_alive(node, now.monotonic));
             if !replica.read_locks.claim(owner, node, &locks, now.monotonic) {
-                return RequestStep::Wait(RequestState::Waiting);
+                return RequestStep::AwaitLock(RequestState::Waiting);
             }
         }
         replica.read_locks.add(owner, node, &locks, now.monotonic);

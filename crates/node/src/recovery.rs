@@ -108,6 +108,7 @@ impl Node {
             evaluations: Default::default(),
             mending: Default::default(),
             spreading: Default::default(),
+            notices: Default::default(),
             drops: Default::default(),
             splits: Default::default(),
             moves: Default::default(),

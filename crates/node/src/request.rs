@@ -1,6 +1,6 @@
 //! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
-use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId};
+use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId, Timestamp};
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
 use state_machine::Failure;
@@ -147,6 +147,11 @@ pub struct Status {
     pub catalog: AppliedCatalog,
     /// Event counts since the start.
     pub counters: Counters,
+    pub transactions: TransactionCounts,
+    /// Members that left configurations of which this node is the primary, since the start.
+    pub members_removed: u64,
+    /// The verification in the background; `None` if there is nothing to verify.
+    pub verification: Option<VerificationStatus>,
     /// Problems of this node, as messages for operators.
     pub troubles: Vec<String>,
     /// Degraded conditions of the cluster, as messages for operators. Set if this node leads the catalog.
@@ -244,6 +249,36 @@ pub struct Counters {
     pub doubts_resolved: u64,
 }
 
+/// How far a node is in the verification of its replicas' blocks in the background.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VerificationStatus {
+    /// The next blocks: those of this cohort, ...
+    pub cohort: u32,
+    /// ... from this one on.
+    pub block: u64,
+    /// When the last pass over all replicas ended; `None` before the first end since the start.
+    pub completed: Option<Timestamp>,
+}
+
+/// Counts of the transactions that a node has driven, and of waits for locks, since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TransactionCounts {
+    pub committed: u64,
+    /// Aborted, because others had changed what they read.
+    pub aborted_by_conflict: u64,
+    /// Aborted, because older ones had priority.
+    pub aborted_by_priority: u64,
+    /// Aborted for another reason, such as a range without a leader.
+    pub aborted: u64,
+    /// Refused: the clock has no bound, a limit is exceeded, or a table is missing.
+    pub refused: u64,
+    /// Those with an unknown outcome.
+    pub unknown: u64,
+    /// Requests that waited for the lock of another transaction, or for an earlier change of the same row, at leaders on
+    /// this node.
+    pub lock_waits: u64,
+}
+
 /// A node as seen by another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeStatus {
@@ -285,6 +320,10 @@ pub struct CohortStatus {
     pub configuration: Option<ConfigurationStatus>,
     /// The clients' sessions that are open in it.
     pub sessions: usize,
+    /// The transactions over several ranges that are prepared in it now.
+    pub prepared: usize,
+    /// About the bytes of its rows on this node, with old versions; 0 for other kinds of state.
+    pub bytes: u64,
     /// Writes that the log decided while this node led, since the start.
     pub writes: u64,
     /// Reads answered by this node since the start.

@@ -118,6 +118,8 @@ pub(crate) struct Pending {
     overdue_at: Option<Monotonic>,
     /// The write throttle has already delayed it; it is not delayed twice.
     pub(crate) had_turn: bool,
+    /// It has waited for a lock.
+    pub(crate) awaited_lock: bool,
 }
 
 impl Pending {
@@ -146,6 +148,7 @@ impl Pending {
             unanswered: 0,
             overdue_at: None,
             had_turn: false,
+            awaited_lock: false,
         }
     }
 

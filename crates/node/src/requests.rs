@@ -48,6 +48,8 @@ pub(crate) enum RequestStep {
     ReplyRead(Outcome, ReadPath),
     /// Wait in this state.
     Wait(RequestState),
+    /// Wait in this state for a lock of another transaction, or for an earlier change.
+    AwaitLock(RequestState),
     /// Wait for a lease.
     AwaitLease,
     /// Wait for a connection to a majority.
@@ -214,11 +216,15 @@ impl Node {
         })
     }
 
-    pub(crate) fn proceed(&mut self, pending: Pending, cohort: CohortId, step: RequestStep, now: Now) {
+    pub(crate) fn proceed(&mut self, mut pending: Pending, cohort: CohortId, step: RequestStep, now: Now) {
         match step {
             RequestStep::Reply(outcome) => self.respond(pending, outcome, None),
             RequestStep::ReplyRead(outcome, path) => self.reply_read(pending, cohort, outcome, path, now),
             RequestStep::Wait(state) => self.pending_requests.place(pending, state),
+            RequestStep::AwaitLock(state) => {
+                self.transactions.counts.lock_waits += u64::from(!std::mem::replace(&mut pending.awaited_lock, true));
+                self.pending_requests.place(pending, state);
+            }
             RequestStep::AwaitLease => self.await_lease(pending),
             RequestStep::AwaitMajority => self.await_majority(pending, cohort),
             RequestStep::AwaitTransactions => {

@@ -39,6 +39,9 @@ impl Node {
             cohorts: self.cohorts(),
             catalog: AppliedCatalog(self.catalog().clone()),
             counters: self.counters,
+            transactions: self.transactions.counts,
+            members_removed: self.configurations.removals,
+            verification: self.mending.verification_status(),
             troubles: self.troubles(now),
             cluster_troubles: self.under_replicated_logs().into_iter().chain(self.clock_contradictions(now)).collect(),
             cluster_failures: self.logs_out_of_reach(),
@@ -70,6 +73,8 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
         losses: replica.state.progress().losses,
         configuration: configuration_status(&replica.cohort),
         sessions: replica.state.sessions_open(),
+        prepared: replica.state.as_tablet().map_or(0, |tablet| tablet.prepared().len()),
+        bytes: replica.state.as_tablet().map_or(0, |tablet| tablet.tree().bytes()),
         writes: replica.writes,
         reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }

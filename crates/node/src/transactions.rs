@@ -4,6 +4,7 @@
 use base::{CohortId, Duration, Monotonic, Now};
 use catalog::CatalogRequest;
 use state_machine::Failure;
+use tablets::transaction::CONFLICT;
 
 use crate::message::Query;
 use crate::node::{Node, catalog_of};
@@ -12,19 +13,35 @@ use crate::registry::{
 };
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::request::Outcome;
+use crate::request::{Outcome, TransactionCounts};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
+use crate::writes::PRIORITY;
 
 #[derive(Debug)]
 pub(crate) struct Transactions {
     pub(crate) machine: TwoPhase,
     /// Replies to the machine's requests.
     pub(crate) answers: Vec<(ReplyTag, Outcome)>,
+    pub(crate) counts: TransactionCounts,
 }
 
 impl Transactions {
     pub(crate) fn new(in_doubt: Duration) -> Self {
-        Self { machine: TwoPhase::new(in_doubt), answers: Vec::new() }
+        Self { machine: TwoPhase::new(in_doubt), answers: Vec::new(), counts: Default::default() }
+    }
+
+    /// A transaction that this node drove has ended.
+    fn count(&mut self, failure: Option<&Failure>) {
+        let counts = &mut self.counts;
+        let count = match failure {
+            None => &mut counts.committed,
+            Some(Failure::Aborted(reason)) if reason == PRIORITY => &mut counts.aborted_by_priority,
+            Some(Failure::Aborted(reason)) if reason == CONFLICT => &mut counts.aborted_by_conflict,
+            Some(Failure::Aborted(_) | Failure::Unavailable(_)) => &mut counts.aborted,
+            Some(Failure::Unknown(_)) => &mut counts.unknown,
+            Some(_) => &mut counts.refused,
+        };
+        *count += 1;
     }
 
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
@@ -108,6 +125,7 @@ impl Node {
                     self.begin(origin, deadline, target, Query::Machine(request.into()), now);
                 }
                 TwoPhaseAction::Reply { call, outcome } => {
+                    self.transactions.count(outcome.as_ref().err());
                     self.complete(PendingId(call.0), outcome.map(Response::from), None);
                 }
                 TwoPhaseAction::Propose { cohort, command } => self.propose(cohort, command, now),

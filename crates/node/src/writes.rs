@@ -78,7 +78,7 @@ impl Writes<'_> {
             replica.read_locks.forget_dead(|node| self.roster.is_alive(node, now.monotonic));
             if !replica.read_locks.give_way(&locks, ask.owner(), now.monotonic) {
                 return match locks.owner {
-                    None => RequestStep::Wait(RequestState::Waiting),
+                    None => RequestStep::AwaitLock(RequestState::Waiting),
                     Some(_) => RequestStep::Reply(Err(priority())),
                 };
             }
@@ -91,7 +91,7 @@ impl Writes<'_> {
             return RequestStep::Reply(Err(priority()));
         }
         if !replica.latches.enter(&locks, pending.id) {
-            return RequestStep::Wait(RequestState::Latched);
+            return RequestStep::AwaitLock(RequestState::Latched);
         }
         match replica.state.propose(ask) {
             Payload::Decide(read) => RequestStep::Evaluate(read, ReadPath::leader(replica, locks)),
@@ -128,9 +128,12 @@ fn clock_refusal(replica: &Replica, floor: Timestamp, now: Now) -> Option<Failur
     })
 }
 
+/// Why a younger transaction is aborted.
+pub(crate) const PRIORITY: &str = "an older transaction has priority";
+
 /// An older transaction has priority: this one must be tried again.
 fn priority() -> Failure {
-    Failure::Unavailable("an older transaction has priority".to_owned())
+    Failure::Unavailable(PRIORITY.to_owned())
 }
 
 impl Node {

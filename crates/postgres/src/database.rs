@@ -24,8 +24,10 @@ use sql::rows::Write;
 use sql::schema::{Garbage, Sequence};
 use sql::{SqlError, Value, sqlstate};
 
+use crate::activity::Activity;
 use crate::failure::{Failure, of_client, of_preparation};
 use crate::jobs::Jobs;
+use crate::sizes::Sizes;
 
 /// The database that always exists.
 pub const DEFAULT_DATABASE: &str = "postgres";
@@ -59,6 +61,7 @@ const COLLECT_ATTEMPTS: u32 = 5;
 pub struct Databases {
     client: Client,
     memory: ByteBudget,
+    activity: Arc<Activity>,
     open: Mutex<HashMap<String, Arc<Database>>>,
 }
 
@@ -72,6 +75,7 @@ pub(crate) struct Database {
     /// Data of dropped objects that this process has deleted.
     collected: Mutex<BTreeSet<Vec<u8>>>,
     pub(crate) jobs: Jobs,
+    pub(crate) sizes: Mutex<Sizes>,
 }
 
 /// Identifiers that were handed out.
@@ -106,8 +110,13 @@ fn table_name(name: &str) -> Result<String, SqlError> {
 impl Databases {
     /// The databases of the client's cluster. `memory` is for the messages, results and queries of all sessions.
     #[must_use]
-    pub fn new(client: Client, memory: ByteBudget) -> Self {
-        Self { client, memory, open: Mutex::default() }
+    pub fn new(client: Client, memory: ByteBudget, activity: Arc<Activity>) -> Self {
+        Self { client, memory, activity, open: Mutex::default() }
+    }
+
+    /// The sessions, and the metrics of their statements.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     /// The memory of a session for messages, results and queries.
@@ -144,6 +153,7 @@ impl Databases {
                 catalog: Mutex::default(),
                 collected: Mutex::default(),
                 jobs: Jobs::default(),
+                sizes: Mutex::default(),
             })
         });
         match database.refresh().await {

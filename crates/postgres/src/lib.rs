@@ -6,6 +6,7 @@
 //! **Architecture invariants:** the state of a database is in its Loggos table alone, so that any node serves any
 //! session. Nothing that a client sends causes a panic, and the memory of each connection is limited.
 
+mod activity;
 #[doc(hidden)]
 pub mod copy;
 mod database;
@@ -20,6 +21,7 @@ mod online;
 pub mod protocol;
 mod session;
 mod settings;
+mod sizes;
 mod statement;
 mod transaction;
 mod work;
@@ -27,12 +29,15 @@ mod work;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
+pub use activity::Activity;
 pub use database::{DEFAULT_DATABASE, Databases};
 pub use jobs::Progress;
 pub use limits::Cancel;
 pub use protocol::serve;
 pub use session::{Response, RowStream, Session, Status};
 pub use settings::SERVER_VERSION;
+pub use sizes::Overview;
+pub use sql::system::SessionRow;
 pub use statement::Prepared;
 
 /// A number that is different each time. The hasher's keys are random, and secret.

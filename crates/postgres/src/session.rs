@@ -6,6 +6,7 @@
 
 mod block;
 mod copying;
+mod live;
 mod queries;
 
 use std::collections::HashMap;
@@ -101,6 +102,8 @@ pub struct Session {
     planner: Option<(Arc<Catalog>, Arc<query::Planner>)>,
     block: Option<Block>,
     values: Values,
+    /// The number by which the client can cancel statements.
+    process: i32,
     /// Those of class 00 are notices, the others warnings.
     notices: Vec<SqlError>,
     cancel: Cancel,
@@ -149,6 +152,7 @@ impl Session {
             planner: None,
             block: None,
             values: Values::default(),
+            process: i32::try_from(std::process::id()).unwrap_or(0),
             notices: Vec::new(),
             cancel: Cancel::default(),
             copy_in: None,
@@ -317,7 +321,7 @@ impl Session {
             ("session_user", text(&self.user)),
             ("user", text(&self.user)),
             ("pg_is_in_recovery", Value::Bool(false)),
-            ("pg_backend_pid", Value::Int4(i32::try_from(std::process::id()).unwrap_or(0))),
+            ("pg_backend_pid", Value::Int4(self.process)),
         ]
     }
 

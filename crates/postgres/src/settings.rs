@@ -8,8 +8,11 @@ use sql::{SqlError, sqlstate};
 /// The version of PostgreSQL that is reported to clients.
 pub const SERVER_VERSION: &str = "15.0";
 
+/// The duration from which on a statement is logged; -1 for none.
+const LOG_MIN_DURATION: &str = "log_min_duration_statement";
+
 /// Settings, their defaults, and whether changes are reported to clients.
-const DEFAULTS: [(&str, &str, bool); 33] = [
+const DEFAULTS: [(&str, &str, bool); 34] = [
     ("application_name", "", true),
     ("bytea_output", "hex", false),
     ("client_encoding", "UTF8", true),
@@ -27,6 +30,7 @@ const DEFAULTS: [(&str, &str, bool); 33] = [
     ("is_superuser", "on", true),
     ("jit", "off", false),
     ("lock_timeout", "0", false),
+    (LOG_MIN_DURATION, "-1", false),
     ("max_identifier_length", "63", false),
     ("max_index_keys", "32", false),
     ("row_security", "on", false),
@@ -183,6 +187,13 @@ impl Settings {
         (timeout > 0).then(|| Duration::from_millis(timeout))
     }
 
+    /// Called after each statement, so it does not search the defaults.
+    pub(crate) fn log_min_duration(&self) -> Option<Duration> {
+        let levels = [&self.local, &self.changed, &self.initial];
+        let value = levels.into_iter().find_map(|level| level.get(LOG_MIN_DURATION))?;
+        milliseconds(value).map(Duration::from_millis)
+    }
+
     pub(crate) fn is_read_only_by_default(&self) -> bool {
         self.get("default_transaction_read_only").is_some_and(|value| boolean(value) == Some(true))
     }
@@ -235,6 +246,8 @@ fn check(name: &str, value: &str) -> Result<String, SqlError> {
         "statement_timeout" | "lock_timeout" | "idle_in_transaction_session_timeout" => {
             milliseconds(value).map(|_| value.to_owned()).ok_or_else(invalid)
         }
+        LOG_MIN_DURATION if value.trim() == "-1" => Ok("-1".to_owned()),
+        LOG_MIN_DURATION => milliseconds(value).map(|_| value.to_owned()).ok_or_else(invalid),
         "default_transaction_read_only" => {
             boolean(value).map(|value| if value { "on" } else { "off" }.to_owned()).ok_or_else(invalid)
         }

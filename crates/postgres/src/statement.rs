@@ -24,6 +24,8 @@ pub struct Prepared {
     planned: Mutex<Option<(Arc<Catalog>, Planned)>>,
     /// It reads too many rows to be executed without a planner.
     needs_planner: AtomicBool,
+    /// It calls functions such as `pg_relation_size`.
+    pub(crate) reads_sizes: bool,
     /// The columns of the result that were described to the client.
     result: OnceLock<Vec<(String, SqlType)>>,
 }
@@ -106,7 +108,9 @@ impl Prepared {
 
     fn with(statement: Option<Statement>, text: Arc<str>, declared: Vec<Option<SqlType>>) -> Self {
         let (planned, needs_planner, result) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        Self { text, statement, declared, planned, needs_planner, result }
+        // Wrong about texts that contain it for another reason, which costs little.
+        let reads_sizes = text.contains("_size");
+        Self { text, statement, declared, planned, needs_planner, reads_sizes, result }
     }
 
     /// Whether all further executions need a planner.

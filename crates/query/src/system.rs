@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
-use datafusion::arrow::datatypes::{DataType, FieldRef, Schema as ArrowSchema};
-use datafusion::catalog::{MemTable, TableProvider};
-use datafusion::common::Result;
+use datafusion::arrow::datatypes::{DataType, FieldRef, Schema as ArrowSchema, SchemaRef};
+use datafusion::catalog::{MemTable, Session, TableProvider};
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TableType,
+    TypeSignature, Volatility,
 };
+use datafusion::physical_plan::ExecutionPlan;
 use sql::schema::Schema;
-use sql::system::{self, CatalogType, Context};
+use sql::system::{self, CatalogType, Context, SystemTable};
 use sql::{SqlError, SqlType, Value, sqlstate};
 
 use crate::functions::by_rows;
@@ -31,8 +34,17 @@ impl SystemTables {
     }
 
     /// A table by its name.
-    pub(crate) fn table(&self, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>> {
+    pub(crate) fn table(self: &Arc<Self>, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>> {
         let table = system::table(schema, name)?;
+        let filled: Arc<dyn TableProvider> = Arc::new(self.filled(table)?);
+        if !table.is_live() {
+            return Some(filled);
+        }
+        Some(Arc::new(LiveTable { tables: Arc::clone(self), table, schema: filled.schema() }))
+    }
+
+    /// The rows of this moment.
+    fn filled(&self, table: &'static SystemTable) -> Option<MemTable> {
         let fields: Vec<_> = table
             .columns
             .iter()
@@ -54,7 +66,38 @@ impl SystemTables {
         let arrays = arrays.collect::<std::result::Result<Vec<_>, SqlError>>().ok()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&arrow), arrays, &options).ok()?;
-        Some(Arc::new(MemTable::try_new(arrow, vec![vec![batch]]).ok()?))
+        MemTable::try_new(arrow, vec![vec![batch]]).ok()
+    }
+}
+
+/// A table whose rows are those of the execution, not those of the plan.
+#[derive(Debug)]
+struct LiveTable {
+    tables: Arc<SystemTables>,
+    table: &'static SystemTable,
+    schema: SchemaRef,
+}
+
+#[async_trait]
+impl TableProvider for LiveTable {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::View
+    }
+
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let filled = self.tables.filled(self.table);
+        let filled = filled.ok_or_else(|| internal_datafusion_err!("no rows of {}", self.table.name))?;
+        filled.scan(session, projection, filters, limit).await
     }
 }
 

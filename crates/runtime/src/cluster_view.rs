@@ -29,6 +29,8 @@ pub(crate) struct ClusterView {
     clients: BTreeMap<String, Client>,
     /// Locked during a query: concurrent requests wait for its result.
     last: Mutex<Option<(Instant, Arc<str>)>>,
+    #[cfg(feature = "sql")]
+    sql: Option<super::postgres::Sql>,
 }
 
 impl ClusterView {
@@ -38,7 +40,19 @@ impl ClusterView {
         let addresses: BTreeMap<u32, _> = others.chain([(config.node, &config.listen.grpc)]).collect();
         let client = |address: &base::HostPort| Ok((address.to_string(), client(&address.to_string())?));
         let clients = addresses.into_values().map(client).collect::<Result<_, sdk::Error>>()?;
-        Ok(Self { own: config.node, clients, last: Mutex::new(None) })
+        Ok(Self {
+            own: config.node,
+            clients,
+            last: Mutex::new(None),
+            #[cfg(feature = "sql")]
+            sql: None,
+        })
+    }
+
+    /// The same, with the sessions and databases of the PostgreSQL endpoint.
+    #[cfg(feature = "sql")]
+    pub(crate) fn with_sql(self, sql: super::postgres::Sql) -> Self {
+        Self { sql: Some(sql), ..self }
     }
 
     async fn look(&self) -> View {
@@ -95,5 +109,13 @@ impl Cluster for ClusterView {
         let text: Arc<str> = document.to_string().into();
         *last = Some((Instant::now(), Arc::clone(&text)));
         text
+    }
+
+    async fn sql(&self) -> Arc<str> {
+        #[cfg(feature = "sql")]
+        if let Some(sql) = &self.sql {
+            return sql.document().await;
+        }
+        "{}".into()
     }
 }

@@ -316,6 +316,7 @@ impl Machine {
             }
             Action::RemoveFiles { files } => self.disk.sstables().change(Change::Remove { files }),
             Action::Warn { what } => tracing::warn!("{what}"),
+            Action::Inform { what } => tracing::info!("{what}"),
             Action::Know { roster } => self.peers.update_roster(&roster, clock::monotonic()),
             Action::Stopped => return Some(End::Stopped),
             Action::Halt { reason } => return Some(End::Halted(reason)),

@@ -210,8 +210,11 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let views = Arc::new(Published::default());
     let to_server = (Arc::clone(&responses), Arc::clone(&views));
     let machine = Machine::new((node, clock), first, poll, peers, disk, Arc::clone(&inbox), to_server);
+    #[cfg(feature = "sql")]
+    let sql_activity = postgres::activity(&registry).map_err(io::Error::other)?;
     let mut observer = server::Observer::new(registry, config.listen.http.as_ref()).map_err(io::Error::other)?;
-    let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
+    #[cfg_attr(not(feature = "sql"), expect(unused_mut, reason = "SQL adds to it"))]
+    let mut cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
     let memory = config.tuning.client_budgets();
     let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, memory: memory.clone() };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
@@ -230,8 +233,10 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     }
     #[cfg(feature = "sql")]
     if let Some(listener) = postgres_listener {
+        let (endpoints, gateway) = (postgres::endpoints(config), gateway.for_other_runtime());
         let limits = (memory.sql.clone(), config.sql.connections()?);
-        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime(), limits)?;
+        let sql = postgres::start(listener, endpoints, gateway, limits, Arc::new(sql_activity))?;
+        cluster_view = cluster_view.with_sql(sql);
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;

@@ -77,6 +77,27 @@ pub async fn left_out<S: AsRef<str>>(
     Ok(&named - &there)
 }
 
+/// What a node says of itself, also before it is a member of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The number of the node, according to its configuration or its disk.
+    pub node: u32,
+    /// The id of its cluster; `None` while its disk is blank.
+    pub cluster: Option<String>,
+}
+
+/// Asks the node at an address what it is.
+///
+/// # Errors
+/// [`Error::Unavailable`] if it did not respond within a second.
+pub async fn identity(endpoint: &str) -> Result<Identity, Error> {
+    let endpoints = Endpoints::parse([endpoint])?;
+    let found = ask(&endpoints, 0, Instant::now() + LOOK_TIME_MAX, LookRequest {}, look).await?;
+    let node = found.disk.map(|disk| disk.node).unwrap_or_default();
+    Ok(Identity { node, cluster: found.genesis.map(|genesis| genesis.cluster) })
+}
+
 /// A node that has joined a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

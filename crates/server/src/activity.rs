@@ -129,6 +129,8 @@ mod tests {
             losses: 0,
             configuration: None,
             sessions: 0,
+            prepared: 0,
+            bytes: 0,
             writes,
             reads,
         };
@@ -144,6 +146,9 @@ mod tests {
             cohorts,
             catalog: AppliedCatalog::default(),
             counters,
+            transactions: Default::default(),
+            members_removed: 0,
+            verification: Default::default(),
             troubles,
             cluster_troubles,
             cluster_failures,

@@ -13,8 +13,8 @@ use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
 use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
 use node::request::{
-    AppliedCatalog, ClockStatus, CohortStatus, ConfigurationStatus, NodeStatus, ReplicaStatus, Request, Response,
-    Status as NodeReport,
+    AppliedCatalog, ClockStatus, CohortStatus, ConfigurationStatus, Counters, NodeStatus, ReplicaStatus, Request,
+    Response, Status as NodeReport, TransactionCounts, VerificationStatus,
 };
 use state_machine::Failure;
 use tonic::Status;
@@ -185,11 +185,16 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         nodes,
         cohorts,
         catalog: AppliedCatalog(catalog),
-        counters: _,
+        counters,
+        transactions,
+        members_removed: _,
+        verification,
         troubles,
         cluster_troubles,
         cluster_failures,
     } = report;
+    let led = cohorts.iter().filter(|cohort| cohort.leader == Some(node));
+    let prepared = led.map(|cohort| cohort.prepared as u64).sum();
     let nodes = nodes
         .into_iter()
         .map(|status| {
@@ -219,7 +224,30 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         catalog_lsn: Some(lsn(catalog.last_applied())),
         clock: Some(wall_clock(clock)),
         disk_attachments: observer.nbd.attachments().iter().map(attachment).collect(),
+        transactions: Some(transaction_counts(transactions, prepared)),
+        verification: verification.map(|status| verification_message(status, &counters)),
     }
+}
+
+fn transaction_counts(counts: TransactionCounts, prepared: u64) -> message::Transactions {
+    let TransactionCounts {
+        committed,
+        aborted_by_conflict,
+        aborted_by_priority,
+        aborted,
+        refused,
+        unknown,
+        lock_waits,
+    } = counts;
+    let aborted = aborted_by_conflict + aborted_by_priority + aborted + refused + unknown;
+    message::Transactions { committed, aborted, lock_waits, prepared }
+}
+
+fn verification_message(status: VerificationStatus, counters: &Counters) -> message::Verification {
+    let VerificationStatus { cohort, block, completed } = status;
+    let completed_ns = completed.map(|completed| completed.0);
+    let (damaged, mended) = (counters.blocks_damaged, counters.blocks_mended);
+    message::Verification { cohort, block, completed_ns, damaged, mended }
 }
 
 /// Adds the map to the cohorts of the node.
@@ -268,8 +296,8 @@ fn zookeeper(report: &Report) -> message::ZooKeeper {
 }
 
 fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
-    let CohortStatus { cohort, table, log, range, leader, epoch, replicas, durability, losses, configuration, .. } =
-        status;
+    let CohortStatus { cohort, table, log, range, leader, epoch, replicas, .. } = status;
+    let CohortStatus { durability, losses, configuration, bytes, .. } = status;
     let in_memory = durability == Durability::Memory;
     let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
     let replicas = replicas.iter().map(replica).collect();
@@ -292,6 +320,7 @@ fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
         moving: false,
         leaving_nodes: Vec::new(),
         configuration: configuration.map(configuration_message),
+        bytes,
     }
 }
 

@@ -7,7 +7,9 @@
 use std::collections::BTreeSet;
 
 use base::CohortId;
-use node::request::{ClockStatus, CohortStatus, Counters, ReplicaStatus, Status};
+use node::request::{
+    ClockStatus, CohortStatus, Counters, ReplicaStatus, Status, TransactionCounts, VerificationStatus,
+};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::map;
@@ -38,6 +40,8 @@ pub(crate) fn text(
     if let Some(status) = status {
         now.node(status)?;
         now.counters(&status.counters)?;
+        now.transactions(status)?;
+        now.verification(status)?;
         now.cohorts(status)?;
         now.map(status)?;
     }
@@ -237,6 +241,49 @@ impl Snapshot {
         self.counter("loggos_transaction_doubts_resolved_total", asked, doubts_resolved)
     }
 
+    fn transactions(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let TransactionCounts {
+            committed,
+            aborted_by_conflict,
+            aborted_by_priority,
+            aborted,
+            refused,
+            unknown,
+            lock_waits,
+        } = status.transactions;
+        let driven = "Transactions that clients of this node have committed.";
+        self.counter("loggos_transaction_commits_total", driven, committed)?;
+        let failed = "Transactions of clients of this node that were not committed, by reason: conflict (others have \
+                      changed what they read), priority (of an older one), refused (no clock bound, a limit), unknown \
+                      (the outcome), other.";
+        let failed = self.counters_by("loggos_transaction_aborts_total", failed, &["reason"])?;
+        let reasons = [
+            ("conflict", aborted_by_conflict),
+            ("priority", aborted_by_priority),
+            ("refused", refused),
+            ("unknown", unknown),
+            ("other", aborted),
+        ];
+        for (reason, count) in reasons {
+            failed.with_label_values(&[reason]).inc_by(count);
+        }
+        let waits = "Requests at leaders on this node that waited for a row that another transaction or an earlier change \
+                     had locked.";
+        self.counter("loggos_lock_waits_total", waits, lock_waits)?;
+        let led = status.cohorts.iter().filter(|cohort| cohort.leader == Some(status.node));
+        let prepared = led.map(|cohort| cohort.prepared).sum();
+        let now =
+            "Transactions over several ranges that are prepared in ranges led by this node, without an outcome yet.";
+        self.gauge("loggos_transactions_prepared", now, count(prepared))
+    }
+
+    fn verification(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let Some(VerificationStatus { completed: Some(completed), .. }) = status.verification else { return Ok(()) };
+        let when =
+            "When the last verification of all blocks of virtual disks on this node ended, in seconds since 1970.";
+        self.real("loggos_blocks_verified_timestamp_seconds", when, completed.0 as f64 / 1e9)
+    }
+
     /// What this node sees of the whole cluster: the catalog's map, and which nodes are alive.
     fn map(&self, status: &Status) -> Result<(), prometheus::Error> {
         let live: BTreeSet<u32> = status.nodes.iter().filter(|node| node.alive).map(|node| node.node).collect();
@@ -279,6 +326,8 @@ impl Snapshot {
         let candidates = self.gauges("loggos_configuration_candidates", candidates, &COHORT)?;
         let stranded = "Whether the only member is in doubt, so that the range has stopped.";
         let stranded = self.gauges("loggos_configuration_stranded", stranded, &COHORT)?;
+        let removals = "Members that left configurations of which this node is the primary.";
+        self.counter("loggos_configuration_removals_total", removals, status.members_removed)?;
         for cohort in &status.cohorts {
             let Some(known) = &cohort.configuration else { continue };
             let labels = labels(cohort);

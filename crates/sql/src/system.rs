@@ -27,6 +27,7 @@ mod relations;
 mod server;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub use definitions::{SystemColumn, SystemTable};
 pub(crate) use deparse::columns_of;
@@ -55,6 +56,8 @@ pub struct Context {
     /// The columns of views, as the planner has determined them. For other views, only columns of queries that need no
     /// planner are known.
     pub view_columns: BTreeMap<ViewId, Vec<(String, SqlType)>>,
+    /// The running node. Without it, there are no sessions, and sizes are unknown.
+    pub live: Option<Arc<dyn Live>>,
 }
 
 impl Context {
@@ -62,6 +65,42 @@ impl Context {
         let is_wanted = |(known, _): &&(String, String)| known.eq_ignore_ascii_case(name);
         self.settings.iter().find(is_wanted).map(|(_, value)| value.as_str())
     }
+}
+
+/// What the catalogs show of the running node.
+pub trait Live: std::fmt::Debug + Send + Sync {
+    /// The sessions on this node.
+    fn sessions(&self) -> Vec<SessionRow>;
+
+    /// About the bytes of the rows with this identifier, those of a table or an index.
+    fn size(&self, id: u32) -> Option<u64>;
+
+    /// About the bytes of a database.
+    fn database_size(&self, name: &str) -> Option<u64>;
+}
+
+/// A session, for `pg_stat_activity`. Times are in microseconds since 2000-01-01 UTC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    /// The number that the client knows, to cancel statements.
+    pub process: i32,
+    pub database: String,
+    pub user: String,
+    /// The setting `application_name`.
+    pub application: String,
+    /// The address and port of the client.
+    pub client: Option<(String, u16)>,
+    pub started: i64,
+    /// The begin of the transaction in progress.
+    pub transaction_started: Option<i64>,
+    /// The begin of the last statement.
+    pub statement_started: Option<i64>,
+    /// When the state has changed.
+    pub changed: i64,
+    /// The state in PostgreSQL's words.
+    pub state: &'static str,
+    /// The text of the last message with statements, without the values of parameters.
+    pub text: Arc<str>,
 }
 
 /// The tables, those of `pg_catalog` first.
@@ -97,6 +136,12 @@ fn generator(table: &SystemTable) -> Option<Generator> {
 }
 
 impl SystemTable {
+    /// Its rows change without a change of the schema, so each execution needs its own.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        matches!(self.name, "pg_stat_activity" | "pg_locks" | "pg_stat_database")
+    }
+
     /// It has no rows in any schema.
     #[must_use]
     pub fn is_always_empty(&self) -> bool {

@@ -441,6 +441,12 @@ impl Tree {
         memtables + self.levels.sstables().map(|sstable| sstable.memory_bytes() as u64).sum::<u64>()
     }
 
+    /// The bytes of its SSTables and memtables.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.levels.sstables().map(|sstable| sstable.meta().bytes).sum::<u64>() + self.memtable_bytes()
+    }
+
     #[must_use]
     pub fn memtable_bytes(&self) -> u64 {
         self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes()

@@ -37,6 +37,9 @@ use store::tree::CELL_OVERHEAD_BYTES;
 use crate::request::TableRequest;
 use crate::validate::{check_part, check_totals};
 
+/// Why a transaction is aborted if another one has changed what it has read.
+pub const CONFLICT: &str = "another transaction or write has changed what it has read";
+
 /// The identity of a transaction: its commit's number in a session of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId {

@@ -85,6 +85,9 @@ impl Output {
             // The reader has closed the pipe, as in `loggos columns scan t | head`. This is not an error.
             return ExitCode::SUCCESS;
         }
+        if matches!(stop, Stop::Named(_)) && !self.json {
+            return ExitCode::from(stop.exit_status());
+        }
         let line = if self.json { to_json(&refusal(stop)) } else { format!("loggos: {}", sentence(stop)) };
         // If standard error is closed too, the error cannot be reported.
         let _ = writeln!(io::stderr().lock(), "{line}");

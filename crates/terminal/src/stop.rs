@@ -51,6 +51,9 @@ pub enum Stop {
     /// The cluster returned an error, or did not respond.
     #[error(transparent)]
     Cluster(#[from] sdk::Error),
+    /// The same, and the output of the command has named the error already.
+    #[error(transparent)]
+    Named(sdk::Error),
     /// No operation of a benchmark succeeded, so there are no results.
     #[error("{run}: no operation succeeded{}", error.as_ref().map_or_else(String::new, |error| format!("; {error}")))]
     NothingDone {
@@ -145,7 +148,7 @@ impl Stop {
                 (Self::Io { .. }, _) | (_, 3) => 4,
                 (_, status) => status,
             },
-            Self::LoadCutShort { error, .. } | Self::Cluster(error) => match error {
+            Self::LoadCutShort { error, .. } | Self::Cluster(error) | Self::Named(error) => match error {
                 sdk::Error::Refused { .. }
                 | sdk::Error::NotFound(_)
                 | sdk::Error::Exists(_)
@@ -169,19 +172,20 @@ impl Stop {
             Self::NothingDone { error: None, .. } => "unavailable",
             Self::Interrupted | Self::Stopped { .. } => "interrupted",
             Self::AppendCutShort { error, .. } => error.kind(),
-            Self::LoadCutShort { error, .. } | Self::NothingDone { error: Some(error), .. } | Self::Cluster(error) => {
-                match error {
-                    sdk::Error::Refused { .. } => "refused",
-                    sdk::Error::NotFound(_) => "not found",
-                    sdk::Error::Exists(_) => "exists",
-                    sdk::Error::Precondition(_) => "precondition",
-                    sdk::Error::Aborted(_) => "aborted",
-                    sdk::Error::Invalid(_) => "invalid",
-                    sdk::Error::Unavailable(_) => "unavailable",
-                    sdk::Error::NoSpace(_) => "no space",
-                    _ => "unknown",
-                }
-            }
+            Self::LoadCutShort { error, .. }
+            | Self::NothingDone { error: Some(error), .. }
+            | Self::Cluster(error)
+            | Self::Named(error) => match error {
+                sdk::Error::Refused { .. } => "refused",
+                sdk::Error::NotFound(_) => "not found",
+                sdk::Error::Exists(_) => "exists",
+                sdk::Error::Precondition(_) => "precondition",
+                sdk::Error::Aborted(_) => "aborted",
+                sdk::Error::Invalid(_) => "invalid",
+                sdk::Error::Unavailable(_) => "unavailable",
+                sdk::Error::NoSpace(_) => "no space",
+                _ => "unknown",
+            },
             Self::Io { .. } | Self::Print(_) => "io",
         }
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::CohortId;
 use sdk::admin::{
     Activity, Clock, Cohort, CohortConfiguration, DiskAttachment, Drop, LogPlacement, Lsn, Replica, StatusResponse,
-    ZooKeeper,
+    Transactions, Verification, ZooKeeper,
 };
 use serde_json::{Value, json};
 
@@ -50,6 +50,8 @@ pub struct View {
     pub troubles: Vec<String>,
     /// Descriptions of unavailable tables and logs, reported by the leader of the catalog.
     pub failures: Vec<String>,
+    /// Descriptions of nodes that are not members of the cluster, or were not found to be: those with blank disks.
+    pub strangers: Vec<String>,
     /// The connections of NBD clients, with the nodes that serve them.
     pub attachments: Vec<(u32, DiskAttachment)>,
 }
@@ -77,6 +79,10 @@ pub struct Node {
     pub clock: Option<Clock>,
     /// Its ZooKeeper endpoint, if it serves clients.
     pub zookeeper: Option<ZooKeeper>,
+    /// Transactions of its clients since its start.
+    pub transactions: Option<Transactions>,
+    /// The verification of the blocks of virtual disks, if it has some.
+    pub verification: Option<Verification>,
 }
 
 impl View {
@@ -184,6 +190,8 @@ impl View {
         itself.troubles.clone_from(&answer.troubles);
         itself.clock.clone_from(&answer.clock);
         itself.zookeeper.clone_from(&answer.zookeeper);
+        itself.transactions = answer.transactions;
+        itself.verification = answer.verification;
     }
 
     fn add_cohort(&mut self, seen: &Cohort) {
@@ -193,6 +201,7 @@ impl View {
         known.writes_per_second += seen.writes_per_second;
         known.reads_per_second += seen.reads_per_second;
         known.losses = known.losses.max(seen.losses);
+        known.bytes = known.bytes.max(seen.bytes);
         for replica in &seen.replicas {
             if !known.replicas.iter().any(|other| other.node == replica.node) {
                 known.replicas.push(*replica);
@@ -232,6 +241,15 @@ fn node_object(number: u32, node: &Node) -> Value {
     }
     if let Some(zookeeper) = &node.zookeeper {
         object["zookeeper"] = zookeeper_object(zookeeper);
+    }
+    if let Some(Transactions { committed, aborted, lock_waits, prepared }) = node.transactions {
+        object["transactions"] =
+            json!({ "committed": committed, "aborted": aborted, "lock_waits": lock_waits, "prepared": prepared });
+    }
+    if let Some(Verification { cohort, block, completed_ns, damaged, mended }) = node.verification {
+        object["verification"] = json!({
+            "cohort": cohort, "block": block, "completed_ns": completed_ns, "damaged": damaged, "mended": mended,
+        });
     }
     object
 }
@@ -287,6 +305,7 @@ fn cohort_object(view: &View, cohort: &Cohort) -> Value {
         "epoch": cohort.epoch,
         "durability": if cohort.in_memory { "memory" } else { "forced" },
         "losses": cohort.losses,
+        "bytes": cohort.bytes,
         "configuration": cohort.configuration.as_ref().map(configuration_object),
         "led": view.is_led(cohort),
         "planned_nodes": cohort.planned_nodes,

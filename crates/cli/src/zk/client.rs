@@ -401,6 +401,9 @@ fn other_protocol(head: &[u8]) -> Option<&'static str> {
         // A SETTINGS frame of stream 0.
         [0, 0, _, 4, _, 0, 0, 0, 0] => Some("HTTP/2, as on a gRPC port"),
         [b'H', b'T', b'T', b'P', b'/', ..] => Some("HTTP"),
+        [b'N', b'B', b'D', b'M', b'A', b'G', b'I', b'C', ..] => Some("NBD"),
+        // The severity in an error about the version of the protocol.
+        [b'E', 0, 0, _, _, b'S', ..] => Some("PostgreSQL's protocol"),
         _ => None,
     }
 }

@@ -197,7 +197,8 @@ fn table_of_dead_node_is_unavailable() {
     let shown = cluster.status(&[]);
     let row = shown.out.lines().find(|line| line.contains("solo") && line.contains("no leader"));
     assert!(row.is_some_and(|row| row.contains("down")) && shown.out.starts_with("unavailable: "), "{shown:?}");
-    shown.failed(3, &[problem]);
+    assert_eq!(shown.out.matches(problem).count(), 1, "{shown:?}");
+    assert_eq!(shown.failed(3, &[]), "", "the problem is named once");
     let summary: Value = serde_json::from_str(&cluster.status(&["--summary", "--json"]).out).expect("one object");
     assert_eq!((&summary["health"], &summary["problems"][0]), (&"unavailable".into(), &problem.into()));
     let of_table = cluster.status(&["--table", "t"]);

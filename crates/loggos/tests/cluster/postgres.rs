@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::console::{get, metric};
 use crate::harness::{COMMAND_PATIENCE, Cluster, Done, loggos, wait_for};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -403,4 +404,44 @@ fn sql_pipelines_and_hot_rows() {
     }
     let text = "x".repeat(1 << 20);
     assert_eq!(two.rows(&format!("SELECT '{text}'")), [text]);
+}
+
+/// Sessions, sizes and metrics of the node are visible in SQL, in the console and in the log.
+#[test]
+fn sql_activity_is_visible() {
+    let cluster = Cluster::of(1);
+    let (mut one, mut two) = (Postgres::await_connected(&cluster, 1), Postgres::await_connected(&cluster, 1));
+    one.rows("CREATE TABLE seen (id int PRIMARY KEY, note text)");
+    one.rows("INSERT INTO seen SELECT n, repeat('x', 1000) FROM generate_series(1, 100) AS n");
+    one.rows("SET application_name = 'watched'");
+    one.rows("BEGIN");
+    one.rows("SELECT count(*) FROM seen");
+    let activity = "SELECT pid, state, query FROM pg_stat_activity WHERE application_name = 'watched'";
+    let rows = two.rows(activity);
+    let pid = one.rows("SELECT pg_backend_pid()");
+    assert_eq!(rows, [format!("{},idle in transaction,SELECT count(*) FROM seen", pid[0])]);
+    assert_eq!(two.rows("SELECT count(*) FROM pg_locks WHERE granted"), ["2"], "also that of this statement");
+    one.rows("COMMIT");
+    assert!(two.rows(activity)[0].contains(",idle,COMMIT"), "the rows are those of each execution");
+    let size: u64 = two.rows("SELECT pg_total_relation_size('seen')")[0].parse().expect("a size");
+    assert!((100_000..10_000_000).contains(&size), "{size}");
+    assert_eq!(two.fails("SELECT 1 / 0"), "22012");
+    two.rows("SET log_min_duration_statement = 0");
+    two.rows("SELECT 'slow one'");
+
+    let (_, text) = get(&cluster, 1, "/metrics");
+    assert!(metric(&text, "loggos_sql_statement_duration_seconds_count{kind=\"ddl\"}") >= 1.0);
+    assert!(metric(&text, "loggos_sql_statement_duration_seconds_count{kind=\"insert\"}") >= 1.0);
+    assert!(metric(&text, "loggos_sql_errors_total{sqlstate=\"22\"}") >= 1.0);
+    assert_eq!(metric(&text, "loggos_sql_sessions"), 2.0);
+    assert!(metric(&text, "loggos_transaction_commits_total") >= 1.0);
+    let (status, body) = get(&cluster, 1, "/api/sql");
+    let shown: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((status, shown["sessions"].as_array().map(Vec::len)), (200, Some(2)), "{body}");
+    assert_eq!(shown["databases"][0]["tables"][0]["table"], "seen", "{body}");
+    assert_eq!(get(&cluster, 1, "/activity").0, 200);
+    let log = std::fs::read_to_string(cluster.node_directory(1).join("log")).expect("the log");
+    for line in ["schema changed", "slow statement", "leads range"] {
+        assert!(log.contains(line), "{line} in\n{log}");
+    }
 }

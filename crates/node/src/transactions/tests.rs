@@ -208,6 +208,8 @@ fn commits_in_one_range() {
     bench.pass(ms(100));
     assert_eq!(bench.committed(4), timestamp);
     assert!(bench.is_aborted(5));
+    let counts = bench.node.transactions.counts;
+    assert_eq!((counts.committed, counts.aborted_by_conflict), (2, 1));
     bench.rests();
 }
 
@@ -552,6 +554,8 @@ fn older_transactions_have_priority() {
         }
         bench.pass(ms(6_000));
         assert_eq!(bench.is_aborted(4), is_refused);
+        let counts = bench.node.transactions.counts;
+        assert_eq!((counts.aborted_by_priority, counts.lock_waits), (u64::from(is_refused), u64::from(!is_refused)));
         let expected = if is_refused { None } else { Some("2".into()) };
         assert_eq!((bench.value("a"), bench.value("z")), (expected.clone(), expected));
         bench.pass(ms(1_000));

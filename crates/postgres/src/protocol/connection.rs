@@ -19,6 +19,7 @@ use super::message::{self, Message};
 use super::outgoing::{Outgoing, Severity};
 use super::portal::{PORTALS_MAX, Portal, Progress};
 use super::startup::{STARTUP_MAX, Startup};
+use crate::activity::{Begun, Entered, Kind, logged};
 use crate::limits::out_of_memory;
 use crate::session::{Response, RowStream, Session, Status};
 use crate::statement::Prepared;
@@ -82,7 +83,7 @@ impl Socket {
         let length = match message::length(header) {
             Ok(length) => length,
             Err(error) => {
-                self.out.report(Severity::Fatal, &error);
+                self.report(Severity::Fatal, &error);
                 self.flush().await?;
                 return Err(Ended::Protocol(error));
             }
@@ -185,6 +186,12 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends an error to the client, with the other output.
+    pub(super) fn report(&mut self, severity: Severity, error: &SqlError) {
+        self.shared.databases.activity().failed(error);
+        self.out.report(severity, error);
+    }
+
     /// Sends the collected output, if it is large.
     async fn flush_some(&mut self) -> Result<(), Ended> {
         if self.out.0.len() >= OUTGOING_BYTES { self.flush().await } else { Ok(()) }
@@ -194,6 +201,7 @@ impl Socket {
 pub(super) struct Connection {
     pub(super) socket: Socket,
     pub(super) session: Session,
+    entered: Entered,
     pub(super) portals: HashMap<String, Portal>,
     /// After an error in the extended protocol, messages are ignored until Sync.
     is_skipping: bool,
@@ -208,18 +216,21 @@ pub(super) async fn run(stream: TcpStream, shared: Arc<Shared>, is_refused: bool
     let Some((parameters, unknown)) = started? else { return Ok(()) };
     if is_refused {
         let error = SqlError::new("53300", "sorry, too many clients already");
-        socket.out.report(Severity::Fatal, &error);
+        socket.report(Severity::Fatal, &error);
         return socket.flush().await;
     }
-    let session = match Session::begin(Arc::clone(&shared.databases), parameters).await {
+    let mut session = match Session::begin(Arc::clone(&shared.databases), parameters).await {
         Ok(session) => session,
         Err(error) => {
-            socket.out.report(Severity::Fatal, &error);
+            socket.report(Severity::Fatal, &error);
             return socket.flush().await;
         }
     };
     socket.memory = session.memory().clone();
     let registered = shared.register(session.cancel_handle());
+    session.set_process(registered.key.0);
+    let client = socket.stream.peer_addr().ok();
+    let entered = shared.databases.activity().enter(session.activity(client));
     if let Some(unknown) = unknown {
         socket.out.negotiate_version(&unknown);
     }
@@ -230,7 +241,7 @@ pub(super) async fn run(stream: TcpStream, shared: Arc<Shared>, is_refused: bool
     socket.out.key(registered.key.0, registered.key.1);
     socket.out.ready(Status::Idle);
     socket.flush().await?;
-    let mut connection = Connection { socket, session, portals: HashMap::new(), is_skipping: false };
+    let mut connection = Connection { socket, session, entered, portals: HashMap::new(), is_skipping: false };
     let ended = connection.serve().await;
     connection.session.close().await;
     ended
@@ -267,7 +278,7 @@ async fn start(socket: &mut Socket) -> Result<Option<Parameters>, Ended> {
                 return Ok(Some((parameters, is_negotiated.then_some(unknown))));
             }
             Err(error) => {
-                socket.out.report(Severity::Fatal, &error);
+                socket.report(Severity::Fatal, &error);
                 socket.flush().await?;
                 return Err(Ended::Protocol(error));
             }
@@ -285,7 +296,7 @@ impl Connection {
                 Err(error) => {
                     // The end of the message is known, so the connection can continue.
                     if kind == b'Q' {
-                        self.socket.out.report(Severity::Error, &error);
+                        self.socket.report(Severity::Error, &error);
                         self.ready().await?;
                     } else if !self.is_skipping {
                         self.failed(&error).await;
@@ -305,7 +316,7 @@ impl Connection {
                     self.is_skipping = false;
                     // Ends the transaction of the statements since the last Sync.
                     if let Err(error) = self.session.end_implicit().await {
-                        self.socket.out.report(Severity::Error, &error);
+                        self.socket.report(Severity::Error, &error);
                     }
                     self.ready().await?;
                 }
@@ -322,6 +333,27 @@ impl Connection {
         }
     }
 
+    /// A statement begins.
+    fn begun(&self, prepared: &Prepared) -> Begun {
+        self.entered.session().begin(Kind::of(prepared.statement.as_ref()), &prepared.text)
+    }
+
+    /// It has ended, or a part of its result was sent. Logs changes of the schema and slow statements, without the values
+    /// of parameters.
+    fn ended(&self, begun: Begun, prepared: &Prepared, is_done: bool) {
+        let status = self.session.status();
+        let after = self.entered.session().end(begun, status, self.socket.shared.databases.activity());
+        let (database, statement) = (self.session.database_name(), logged(&prepared.text));
+        if is_done && begun.is_definition() {
+            let in_transaction = status != Status::Idle;
+            tracing::info!(database, statement, in_transaction, "schema changed");
+        }
+        if self.session.log_min_duration().is_some_and(|from| after >= from) {
+            let milliseconds = after.as_millis();
+            tracing::info!(database, statement, milliseconds, "slow statement");
+        }
+    }
+
     /// The failure of a statement after its execution.
     async fn fail(&mut self, error: SqlError) -> SqlError {
         self.session.fail().await;
@@ -332,7 +364,7 @@ impl Connection {
     async fn failed(&mut self, error: &SqlError) {
         self.session.fail().await;
         self.notices();
-        self.socket.out.report(Severity::Error, error);
+        self.socket.report(Severity::Error, error);
         self.is_skipping = true;
     }
 
@@ -341,6 +373,9 @@ impl Connection {
             self.socket.out.notice(&notice);
         }
         for (name, value) in self.session.take_reports() {
+            if name == "application_name" {
+                self.entered.session().rename(&value);
+            }
             self.socket.out.setting(&name, &value);
         }
     }
@@ -372,7 +407,7 @@ impl Connection {
         };
         if let Err(error) = outcome {
             self.notices();
-            self.socket.out.report(Severity::Error, &error);
+            self.socket.report(Severity::Error, &error);
         }
         self.ready().await
     }
@@ -383,43 +418,50 @@ impl Connection {
             if statements.len() > 1 && prepared.can_be_implicit() {
                 self.session.begin_implicit();
             }
-            if is_of_cursor(prepared) {
-                if let Err(error) = self.cursor(prepared, &[], None).await? {
-                    return Ok(Err(self.fail(error).await));
-                }
-                continue;
-            }
-            if let Err(error) = self.settle(prepared).await {
-                return Ok(Err(self.fail(error).await));
-            }
-            let response = match self.session.execute(prepared, &[]).await {
-                Ok(response) => response,
-                Err(error) => return Ok(Err(error)),
-            };
-            self.notices();
-            self.after(prepared);
-            let sent = match response {
-                Response::Rows { columns, rows, tag } => {
-                    let _held = match self.socket.hold(&rows, prepared.is_query()) {
-                        Ok(held) => held,
-                        Err(error) => return Ok(Err(self.fail(error).await)),
-                    };
-                    self.socket.out.columns(&columns, &[]);
-                    self.rows(&mut rows.into_iter(), usize::MAX, &[]).await?;
-                    self.socket.out.complete(&tag);
-                    Ok(())
-                }
-                Response::Stream { columns, mut stream } => {
-                    self.socket.out.columns(&columns, &[]);
-                    self.stream(&mut Vec::new().into_iter(), &mut stream, usize::MAX, &[]).await?.map(|_| ())
-                }
-                response => self.other(response).await?,
-            };
-            if let Err(error) = sent {
+            let begun = self.begun(prepared);
+            let outcome = self.statement(prepared).await?;
+            self.ended(begun, prepared, outcome.is_ok());
+            if let Err(error) = outcome {
                 return Ok(Err(error));
             }
         }
         Ok(self.session.end_implicit().await)
+    }
+
+    /// One statement of the simple protocol, with its result.
+    async fn statement(&mut self, prepared: &Prepared) -> Result<Result<(), SqlError>, Ended> {
+        if is_of_cursor(prepared) {
+            if let Err(error) = self.cursor(prepared, &[], None).await? {
+                return Ok(Err(self.fail(error).await));
+            }
+            return Ok(Ok(()));
+        }
+        if let Err(error) = self.settle(prepared).await {
+            return Ok(Err(self.fail(error).await));
+        }
+        let response = match self.session.execute(prepared, &[]).await {
+            Ok(response) => response,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.notices();
+        self.after(prepared);
+        Ok(match response {
+            Response::Rows { columns, rows, tag } => {
+                let _held = match self.socket.hold(&rows, prepared.is_query()) {
+                    Ok(held) => held,
+                    Err(error) => return Ok(Err(self.fail(error).await)),
+                };
+                self.socket.out.columns(&columns, &[]);
+                self.rows(&mut rows.into_iter(), usize::MAX, &[]).await?;
+                self.socket.out.complete(&tag);
+                Ok(())
+            }
+            Response::Stream { columns, mut stream } => {
+                self.socket.out.columns(&columns, &[]);
+                self.stream(&mut Vec::new().into_iter(), &mut stream, usize::MAX, &[]).await?.map(|_| ())
+            }
+            response => self.other(response).await?,
+        })
     }
 
     /// A result without rows, or of COPY.
@@ -526,7 +568,15 @@ impl Connection {
             Message::Parse { name, text, types } => self.parse(&name, &text, &types).await,
             Message::Bind(bind) => self.bind(bind).await,
             Message::Describe { is_portal, name } => self.describe(is_portal, &name).await,
-            Message::Execute { portal, rows } => return self.execute(&portal, rows).await,
+            Message::Execute { portal, rows } => {
+                let Some(prepared) = self.portals.get(&portal).map(|portal| Arc::clone(&portal.prepared)) else {
+                    return Ok(Err(no_portal(&portal)));
+                };
+                let begun = self.begun(&prepared);
+                let outcome = self.execute(&portal, rows).await?;
+                self.ended(begun, &prepared, outcome.is_ok());
+                return Ok(outcome);
+            }
             Message::Close { is_portal, name } => {
                 if is_portal {
                     self.portals.remove(&name);

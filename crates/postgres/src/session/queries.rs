@@ -14,7 +14,7 @@ use sql::{SqlError, Value, sqlstate};
 
 use super::{Response, Session};
 use crate::database::Catalog;
-use crate::failure::Failure;
+use crate::failure::{Failure, of_client};
 use crate::limits::Interrupt;
 use crate::settings::SERVER_VERSION;
 use crate::statement::{Planned, Prepared, text_column};
@@ -88,6 +88,10 @@ impl Session {
 
     /// The plan of a statement for a version of the schema.
     pub(super) async fn plan_for(&mut self, prepared: &Prepared, catalog: &Arc<Catalog>) -> Result<Planned, SqlError> {
+        if prepared.reads_sizes {
+            let interrupt = self.interrupt();
+            interrupt.run(self.database.refresh_sizes()).await?.map_err(of_client)?;
+        }
         if let Some(planned) = prepared.cached(catalog) {
             return Ok(planned);
         }
@@ -119,6 +123,7 @@ impl Session {
             server_version: SERVER_VERSION.to_owned(),
             settings: self.settings.all(),
             view_columns: Default::default(),
+            live: Some(self.live()),
         };
         let interrupt = self.interrupt();
         let planner = interrupt.run(engine()?.planner(&catalog.schema, context, &self.constants())).await??;

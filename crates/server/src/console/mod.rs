@@ -3,7 +3,9 @@
 //! | path | content |
 //! |---|---|
 //! | `/` | overview of the cluster; polls `/api/status` every second |
+//! | `/activity` | sessions, databases, transactions, configurations and disks |
 //! | `/api/status` | status of the cluster as one JSON document |
+//! | `/api/sql` | sessions of this node and databases as one JSON document |
 //! | `/metrics` | this node's metrics in Prometheus's text format |
 //! | `/healthz` | 200 while this node's state machine responds, otherwise 503 with the reason |
 //!
@@ -35,6 +37,8 @@ use crate::Gateway;
 use crate::observer::{self, Observer};
 
 const PAGE: &str = include_str!("assets/index.html");
+const ACTIVITY_PAGE: &str = include_str!("assets/activity.html");
+const ACTIVITY_SCRIPT: &str = include_str!("assets/activity.js");
 const STYLE: &str = include_str!("assets/style.css");
 const SCRIPT: &str = include_str!("assets/page.js");
 const ICON: &str = include_str!("assets/icon.svg");
@@ -55,6 +59,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// The status of the cluster as a JSON document. Completes within a bounded time, and costs no more with concurrent
     /// callers.
     fn status(&self) -> impl Future<Output = Arc<str>> + Send;
+
+    /// The sessions of PostgreSQL clients on this node and the databases, as a JSON document; likewise.
+    fn sql(&self) -> impl Future<Output = Arc<str>> + Send;
 }
 
 /// The state of the console.
@@ -85,7 +92,10 @@ fn routes<G: Gateway, U: Cluster>(behind: Behind<G, U>) -> Router {
         .route("/style.css", asset(CSS, STYLE))
         .route("/page.js", asset(JAVASCRIPT, SCRIPT))
         .route("/icon.svg", asset(SVG, ICON))
+        .route("/activity", asset(HTML, ACTIVITY_PAGE))
+        .route("/activity.js", asset(JAVASCRIPT, ACTIVITY_SCRIPT))
         .route("/api/status", get(status::<G, U>))
+        .route("/api/sql", get(sql::<G, U>))
         .route("/metrics", get(metrics::<G, U>))
         .route("/healthz", get(health::<G, U>))
         .fallback(async || (StatusCode::NOT_FOUND, answer(TEXT, "not found\n")))
@@ -96,6 +106,10 @@ fn routes<G: Gateway, U: Cluster>(behind: Behind<G, U>) -> Router {
 
 async fn status<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
     answer(JSON, behind.cluster.status().await.to_string())
+}
+
+async fn sql<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+    answer(JSON, behind.cluster.sql().await.to_string())
 }
 
 async fn metrics<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {

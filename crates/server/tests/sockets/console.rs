@@ -12,6 +12,7 @@ use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
 use node::request::{
     AppliedCatalog, ClockStatus, CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
+    TransactionCounts,
 };
 use prometheus::Registry;
 use server::{Held, Replies, Ticketed};
@@ -77,6 +78,8 @@ fn status() -> Status {
         losses: 1,
         configuration: None,
         sessions: 0,
+        prepared: 1,
+        bytes: 700,
         writes: 40,
         reads: 50,
     };
@@ -103,6 +106,9 @@ fn status() -> Status {
         cohorts,
         catalog: AppliedCatalog::default(),
         counters,
+        transactions: TransactionCounts { committed: 5, aborted_by_conflict: 2, lock_waits: 4, ..Default::default() },
+        members_removed: 1,
+        verification: None,
         troubles,
         cluster_troubles,
         cluster_failures,
@@ -114,6 +120,10 @@ struct Document(AtomicU32);
 impl server::console::Cluster for Document {
     async fn status(&self) -> Arc<str> {
         format!("{{\"asked\":{}}}", self.0.fetch_add(1, Ordering::Relaxed)).into()
+    }
+
+    async fn sql(&self) -> Arc<str> {
+        "{\"sessions\":[]}".into()
     }
 }
 
@@ -324,6 +334,12 @@ async fn prometheus_metric_names_and_format() {
         ("loggos_clock_contradictions_total", 0.0),
         ("loggos_takeovers_total", 3.0),
         ("loggos_truncations_total", 0.0),
+        ("loggos_transaction_commits_total", 5.0),
+        (r#"loggos_transaction_aborts_total{reason="conflict"}"#, 2.0),
+        (r#"loggos_transaction_aborts_total{reason="unknown"}"#, 0.0),
+        ("loggos_transactions_prepared", 2.0),
+        ("loggos_lock_waits_total", 4.0),
+        ("loggos_configuration_removals_total", 1.0),
         (r#"loggos_catch_ups_total{kind="state"}"#, 2.0),
         ("loggos_checkpoints_total", 0.0),
         ("loggos_sessions_expired_total", 0.0),

@@ -519,6 +519,7 @@ impl World {
                 self.queue.put(at, Happening::LogRead { node: id, generation, id: read, entries });
             }
             Action::Warn { .. } => self.count("warnings"),
+            Action::Inform { .. } => {}
             Action::Know { roster } => {
                 let left = roster.iter().filter(|node| node.standing == Standing::Left).map(|node| node.member.node);
                 if let Some(process) = self.process(id) {

@@ -3,7 +3,7 @@
 use super::catalog::with_zeros;
 use super::definitions::SystemTable;
 use super::fill::fill;
-use super::{Context, Generator, oids};
+use super::{Context, Generator, SessionRow, oids};
 use crate::schema::Schema;
 use crate::value::{Interval, Value};
 
@@ -19,6 +19,8 @@ pub(super) fn generator(name: &str) -> Option<Generator> {
         "pg_namespace" => pg_namespace,
         "pg_database" => pg_database,
         "pg_stat_database" => pg_stat_database,
+        "pg_stat_activity" => pg_stat_activity,
+        "pg_locks" => pg_locks,
         "pg_roles" => pg_roles,
         "pg_authid" => pg_authid,
         "pg_user" | "pg_shadow" => pg_user,
@@ -60,8 +62,57 @@ fn pg_database(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
 }
 
 fn pg_stat_database(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
-    let rows = fill!(table, databases(context), |name| { datid: oids::database(name), datname: name });
+    let sessions = sessions(context);
+    let backends = |name: &str| sessions.iter().filter(|session| session.database == name).count();
+    let rows = fill!(table, databases(context), |name| {
+        datid: oids::database(name),
+        datname: name,
+        numbackends: i32::try_from(backends(name)).unwrap_or(i32::MAX),
+    });
     with_zeros(table, rows)
+}
+
+fn sessions(context: &Context) -> Vec<SessionRow> {
+    context.live.as_ref().map(|live| live.sessions()).unwrap_or_default()
+}
+
+fn pg_stat_activity(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
+    let time = |micros: Option<i64>| micros.map_or(Value::Null, Value::Timestamptz);
+    fill!(table, sessions(context), |session| {
+        datid: oids::database(&session.database),
+        datname: &session.database,
+        pid: session.process,
+        usesysid: oids::ROLE,
+        usename: &session.user,
+        application_name: &session.application,
+        client_addr: session.client.as_ref().map(|(address, _)| address),
+        client_port: session.client.as_ref().map_or(-1, |(_, port)| i32::from(*port)),
+        backend_start: time(Some(session.started)),
+        xact_start: time(session.transaction_started),
+        query_start: time(session.statement_started),
+        state_change: time(Some(session.changed)),
+        // A session that executes nothing waits for its client.
+        wait_event_type: (session.state != "active").then_some("Client"),
+        wait_event: (session.state != "active").then_some("ClientRead"),
+        state: session.state,
+        query: &*session.text,
+        backend_type: "client backend",
+    })
+}
+
+/// Each transaction in progress holds its own identifier. Locks of rows are at the leaders of their ranges, and are not
+/// listed.
+fn pg_locks(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
+    let open = sessions(context).into_iter().filter(|session| session.transaction_started.is_some());
+    fill!(table, open, |session| {
+        locktype: "virtualxid",
+        virtualxid: format!("{}/1", session.process),
+        virtualtransaction: format!("{}/1", session.process),
+        pid: session.process,
+        mode: "ExclusiveLock",
+        granted: true,
+        fastpath: true,
+    })
 }
 
 fn pg_roles(table: &SystemTable, _: &Schema, context: &Context) -> Rows {

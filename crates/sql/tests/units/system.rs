@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use sqlparser::ast::{Expr, Ident, ObjectName, Query, TableAlias, TableFactor, Visit, Visitor};
 use sqlparser::dialect::PostgreSqlDialect;
@@ -7,7 +8,7 @@ use sqlparser::parser::Parser;
 
 use super::ddl::schema;
 use sql::schema::Schema;
-use sql::system::{self, Context, SystemTable};
+use sql::system::{self, Context, Live, SessionRow, SystemTable};
 use sql::{SqlError, SqlType, Value};
 
 const TEST_DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../query/tests");
@@ -467,4 +468,51 @@ fn values_have_postgresqls_formats() {
     let expected = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 21, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 2, 0, 4];
     assert_eq!(bytes.as_ref(), &expected[..]);
     assert_eq!(table.columns[0].kind.to_binary(&Value::Int8(16_385)).as_deref(), Some(&[0, 0, 64, 1][..]));
+}
+
+/// A node with one session, and tables of 100 bytes.
+#[derive(Debug)]
+struct Node;
+
+impl Live for Node {
+    fn sessions(&self) -> Vec<SessionRow> {
+        vec![SessionRow {
+            process: 7,
+            database: "d".to_owned(),
+            user: "postgres".to_owned(),
+            application: "psql".to_owned(),
+            client: Some(("127.0.0.1".to_owned(), 5)),
+            started: 0,
+            transaction_started: Some(1_000_000),
+            statement_started: Some(1_000_000),
+            changed: 2_000_000,
+            state: "idle in transaction",
+            text: "SELECT 1".into(),
+        }]
+    }
+
+    fn size(&self, _: u32) -> Option<u64> {
+        Some(100)
+    }
+
+    fn database_size(&self, name: &str) -> Option<u64> {
+        (name == "d").then_some(900)
+    }
+}
+
+#[test]
+fn activity_and_sizes_are_of_the_node() {
+    let (schema, context) = (example(), Context { live: Some(Arc::new(Node)), ..context() });
+    let rows = |name: &str| system::rows(table(name), &schema, &context).len();
+    assert_eq!((rows("pg_stat_activity"), rows("pg_locks"), rows("pg_stat_database")), (1, 1, 2));
+    assert!(table("pg_stat_activity").is_live() && !table("pg_class").is_live());
+    let size = |function: &str, of: &str| {
+        let result = system::call(function, &[Value::Text(of.to_owned())], &schema, &context);
+        result.expect(function).expect(of).as_integer()
+    };
+    let indexes = schema.table_named("customers").expect("a table").indexes.len() as i64;
+    assert_eq!(size("pg_table_size", "customers"), Some(100));
+    assert_eq!(size("pg_indexes_size", "customers"), Some(indexes * 100));
+    assert_eq!(size("pg_total_relation_size", "customers"), Some(100 + indexes * 100));
+    assert_eq!((size("pg_database_size", "d"), size("pg_database_size", "e")), (Some(900), Some(0)));
 }

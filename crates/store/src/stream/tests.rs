@@ -450,6 +450,7 @@ fn file_cut_short_is_noticed() {
     replica.flush();
     assert_eq!(replica.store.cut_short().unwrap(), None);
     let path = replica.store.shared.data.path();
+    crate::files::Files::remove(&replica.disk, &path).unwrap();
     crate::files::Files::create(&replica.disk, &path, OpenOptions::DIRECT).unwrap();
     replica.restart();
     let said = replica.store.cut_short().unwrap().expect("the file is empty");

@@ -22,7 +22,7 @@ use crate::request::{
     Cell, Columns, Mismatch, Mutation, Outcome, Part, Rest, Row, Scan, TableRequest, TableResponse, Write,
 };
 use crate::tablet::transactions::PreparedRows;
-use crate::transaction::{ReadSpan, TransactionPart};
+use crate::transaction::{CONFLICT, ReadSpan, TransactionPart};
 use crate::validate::check_ends;
 
 /// Maximum bytes of names and values in one response, so that it fits into one message between nodes. A larger row is
@@ -206,7 +206,7 @@ impl TabletView {
             match self.rows.changed_since(&cells, *seen, &mut steps, io)? {
                 Changed::No => {}
                 Changed::At(_) => {
-                    return Ok(Some("another transaction or write has changed what it has read".to_owned()));
+                    return Ok(Some(CONFLICT.to_owned()));
                 }
                 Changed::TooManyVersions => {
                     return Ok(Some("too many versions to compare since it has read".to_owned()));

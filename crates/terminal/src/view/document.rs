@@ -1,6 +1,7 @@
 //! The cluster as one JSON document, for the console: the objects of `loggos status --json`, with addresses and
 //! activity.
 
+use sdk::admin::DiskAttachment;
 use serde_json::{Value, json};
 
 use super::{Operation, View, cohort_object, health, node_object, operations};
@@ -23,7 +24,14 @@ pub fn document(view: &View, own: u32, time_ms: u64) -> Value {
         "reads_per_second": sum(activities().map(|activity| &*activity.reads_per_second)),
         "nodes": nodes,
         "cohorts": cohorts,
+        "attachments": view.attachments.iter().map(attachment).collect::<Vec<_>>(),
     })
+}
+
+/// A connection of an NBD client, and the node that serves it.
+fn attachment((node, attachment): &(u32, DiskAttachment)) -> Value {
+    let DiskAttachment { disk, client, holder, since_ns } = attachment;
+    json!({ "disk": disk, "holder": holder, "client": client, "node": node, "since_ms": since_ns / 1_000_000 })
 }
 
 fn node(view: &View, number: u32) -> Value {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::limits::SQL_PREFIX;
 use base::{CohortId, KeyRange};
 use sdk::admin::{Cohort, LogPlacement, UnitPlacement};
 
@@ -66,6 +67,8 @@ fn problems(view: &View) -> Vec<(Health, String)> {
         let troubles = node.troubles.iter().map(|trouble| format!("node {number}: {trouble}"));
         problems.extend(troubles.map(|sentence| (Health::Degraded, sentence)));
     }
+    problems.extend(view.strangers.iter().map(|sentence| (Health::Degraded, sentence.clone())));
+    problems.extend(without_clocks(view).map(|sentence| (Health::Degraded, sentence)));
     // The catalog's leader may know of a failure before its node counts as down.
     let is_named = |failure: &str| {
         logs.iter().any(|(log, health, _)| {
@@ -80,9 +83,20 @@ fn problems(view: &View) -> Vec<(Health, String)> {
     problems
 }
 
+/// If all nodes that respond refuse transactions because of their clocks, and there are SQL databases, which need them.
+fn without_clocks(view: &View) -> Option<String> {
+    let needs_transactions = view.cohorts.values().any(|cohort| cohort.table.starts_with(SQL_PREFIX));
+    let mut clocks = view.nodes.values().filter_map(|node| node.clock.as_ref()).peekable();
+    let refuse = clocks.peek().is_some() && clocks.all(|clock| clock.refusal.is_some() && !clock.outlier);
+    let sentence = "no node executes transactions, so every change by SQL fails: the error of the wall clocks has no \
+                    known bound (key `clock` of the configuration)";
+    (needs_transactions && refuse).then(|| sentence.to_owned())
+}
+
 /// A problem of one or more cohorts with the same owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CohortProblem {
+    New,
     NoLeader,
     NoMajority,
     TooFewReplicas { has: usize, of: u32 },
@@ -96,6 +110,7 @@ impl CohortProblem {
     fn sentence(self, what: &str, many: bool, lag: u64) -> String {
         let has = if many { "have" } else { "has" };
         match self {
+            Self::New => format!("{what} {} being created", if many { "are" } else { "is" }),
             Self::NoLeader => format!("{what} {has} no responding leader"),
             Self::NoMajority => format!("{what} {has} most replicas on nodes that are down"),
             Self::TooFewReplicas { has: number, of } => format!("{what} {has} {number} of {of} replicas"),
@@ -143,6 +158,9 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, CohortProblem, u64)> 
     let is_unit = cohort.log.is_some();
     // The log may have other copies: `of_logs` judges it.
     let is_unit_down = is_unit && !cohort.planned_nodes.iter().any(|node| view.responds(*node));
+    if is_new(view, cohort) {
+        return vec![(Health::Degraded, CohortProblem::New, 0)];
+    }
     if !view.is_led(cohort) && !is_unit_down {
         let health = if is_unit { Health::Degraded } else { Health::Unavailable };
         problems.push((health, CohortProblem::NoLeader, 0));
@@ -165,6 +183,12 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, CohortProblem, u64)> 
         }
     }
     problems
+}
+
+/// Whether the range was just created: its nodes respond, and no leader was ever elected.
+fn is_new(view: &View, cohort: &Cohort) -> bool {
+    let has_nodes = cohort.planned_nodes.iter().all(|node| view.responds(*node));
+    cohort.epoch == 0 && cohort.log.is_none() && has_nodes
 }
 
 /// Whether most replicas of a range are on nodes that are down. Its leader may not have found that out yet. While its
@@ -349,6 +373,35 @@ mod tests {
         let missing = "node 2 lacks its replica of 5 of 5 ranges of table many".to_owned();
         let (leaderless, thin) = (format!("{counted} no responding leader"), format!("{counted} 2 of 3 replicas"));
         check(&View::of(&all), Health::Unavailable, &[&leaderless, &thin, &missing, "node 3 is down"]);
+    }
+
+    /// A range that never had a leader, although all of its nodes respond, is new.
+    #[test]
+    fn new_table_is_not_unavailable() {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        let mut all = [1, 2, 3].map(|node| answer(node, 5, 1, replicas()));
+        all.iter_mut().for_each(|answer| answer.cohorts.push(elsewhere(7, "young", vec![1, 2], 2)));
+        check(&View::of(&all), Health::Degraded, &["table young is being created"]);
+        let unavailable = "table young has no responding leader";
+        let view = View::of(&all[..1]);
+        assert!(super::health(&view).1.contains(&unavailable.to_owned()), "a node that does not respond");
+    }
+
+    #[test]
+    fn sql_needs_clocks() {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        let mut all = [1, 2, 3].map(|node| answer(node, 5, 1, replicas()));
+        for answer in &mut all {
+            (answer.cohorts[0].start, answer.cohorts[0].end) = Default::default();
+            answer.clock = Some(sdk::admin::Clock { refusal: Some("no bound".into()), ..Default::default() });
+        }
+        check(&View::of(&all), Health::Healthy, &[]);
+        all.iter_mut().for_each(|answer| answer.cohorts[0].table = "sql.postgres".into());
+        let (health, problems) = super::health(&View::of(&all));
+        assert_eq!(health, Health::Degraded);
+        assert!(problems[0].starts_with("no node executes transactions"), "{problems:?}");
+        all[0].clock = Some(sdk::admin::Clock::default());
+        check(&View::of(&all), Health::Healthy, &[]);
     }
 
     fn unit(cohort: u32, node: u32) -> UnitPlacement {

@@ -42,6 +42,8 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         logs: Vec::new(),
         drops: Vec::new(),
         disk_attachments: Vec::new(),
+        transactions: None,
+        verification: None,
         catalog_lsn: Some(Lsn { epoch: 1, sequence: 1 }),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Call, Outcome};
 use crate::error::SqlError;
-use crate::system::relations::Relation;
+use crate::system::relations::{Relation, indexes};
 use crate::system::{names, oids, server};
 use crate::value::Value;
 
@@ -63,14 +63,16 @@ pub(super) fn call(call: &Call<'_>) -> Outcome {
         name if name.starts_with("has_") => Some(has_privilege(call)),
         "pg_relation_size" | "pg_total_relation_size" | "pg_table_size" | "pg_indexes_size" => {
             Some(object(call, 0, |name| names::regclass(name, schema, context)).map(|oid| {
-                match Relation::with_oid(schema, oid) {
-                    // The sizes are not known.
-                    Some(_) => Value::Int8(0),
-                    None => Value::Null,
-                }
+                let relation = Relation::with_oid(schema, oid);
+                relation.map_or(Value::Null, |relation| Value::Int8(size(call, relation)))
             }))
         }
-        "pg_database_size" => Some(object(call, 0, |name| database(call, name)).map(|_| Value::Int8(0))),
+        "pg_database_size" => Some(object(call, 0, |name| database(call, name)).map(|oid| {
+            let names = server::databases(context);
+            let name = names.iter().find(|name| oids::database(name) == oid);
+            let size = name.and_then(|name| context.live.as_ref()?.database_size(name));
+            Value::Int8(size.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)))
+        })),
         "pg_tablespace_size" => Some(Ok(Value::Int8(0))),
         _ => None,
     }
@@ -82,6 +84,27 @@ fn object(call: &Call<'_>, at: usize, named: impl Fn(&str) -> Result<u32, SqlErr
         Value::Text(name) => named(name),
         _ => Ok(call.oid(at)),
     }
+}
+
+/// About the size of a relation, as the function counts it; 0 if it is unknown, and for tables that are interleaved in
+/// another one, which has their rows.
+fn size(call: &Call<'_>, relation: Relation<'_>) -> i64 {
+    let of = |id: u32| call.context.live.as_ref().and_then(|live| live.size(id)).unwrap_or(0);
+    let (own, of_indexes): (u64, u64) = match relation {
+        Relation::Table(table) => {
+            let is_root = table.interleave.is_none();
+            let indexes = indexes(table).map(|index| of(index.id.0)).sum();
+            (if is_root { of(table.storage().0) } else { 0 }, indexes)
+        }
+        Relation::Index(_, index) => (of(index.id.0), 0),
+        _ => (0, 0),
+    };
+    let bytes = match call.function.name {
+        "pg_indexes_size" => of_indexes,
+        "pg_total_relation_size" => own.saturating_add(of_indexes),
+        _ => own,
+    };
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn database(call: &Call<'_>, name: &str) -> Result<u32, SqlError> {
