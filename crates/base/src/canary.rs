@@ -134,6 +134,7 @@ bugs! {
     CommitBelowPrepare(18, "a commit's timestamp may be below that of a participant's prepare"),
     ReaderNotPrepared(18, "a range in which a transaction has only read does not prepare"),
     AbortAfterCommit(18, "an abort that arrives after the commit counts"),
+    AbortNotRecorded(18, "a transaction that was reported as aborted can still be committed"),
     DecisionForgottenEarly(18, "a coordinator forgets a commit before all participants have resolved it"),
     SplitWhilePrepared(18, "a range is split while a transaction is prepared in it"),
     PreparedLocksLate(18, "a new leader admits changes before it holds the locks of prepared transactions"),

@@ -189,20 +189,18 @@ impl Writer {
         pieces.chain(std::iter::once(&self.buffer[last..]))
     }
 
-    /// Returns everything written so far in order, and starts again.
-    pub fn take_pieces(&mut self) -> Vec<Bytes> {
-        let mut pieces = Vec::new();
-        let mut taken = 0;
-        if let Some(kept) = &mut self.kept {
+    /// Passes on everything written so far in order, and starts again.
+    pub fn take_pieces(&mut self, mut take: impl FnMut(Bytes)) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.bytes > 0) {
             kept.bytes = 0;
+            let mut taken = 0;
             for (at, string) in kept.strings.drain(..) {
-                pieces.push(self.buffer.split_to(at - taken).freeze());
-                pieces.push(string);
+                take(self.buffer.split_to(at - taken).freeze());
+                take(string);
                 taken = at;
             }
         }
-        pieces.push(self.buffer.split().freeze());
-        pieces
+        take(self.buffer.split().freeze());
     }
 
     /// Whether nothing was written.
@@ -426,11 +424,12 @@ mod tests {
         let end = keeps.len();
         keeps.shared(&long);
         keeps.truncate(end);
-        let pieces = keeps.take_pieces();
+        let mut pieces = Vec::new();
+        keeps.take_pieces(|piece| pieces.push(piece));
         assert_eq!(pieces[1].as_ptr(), long.as_ptr(), "not copied");
         assert_eq!(pieces.concat(), plain.as_slice());
         assert!(keeps.is_empty() && keeps.kept_bytes() == 0);
         keeps.u8(9);
-        assert_eq!(keeps.take_pieces().concat(), [9]);
+        keeps.take_pieces(|piece| assert_eq!(piece[..], [9]));
     }
 }

@@ -34,6 +34,16 @@ pub use starts::{ProcessStart, StartHistory};
 pub use text::{counted, shown};
 pub use time::{Duration, Interval, Monotonic, Now, Timestamp};
 
+/// The reason of an aborted transaction that waited for another one, which waited for it, begins with this.
+pub const DEADLOCK: &str = "deadlock detected";
+/// The reason of an aborted transaction that has lost its locks to others.
+pub const OVERTAKEN: &str = "another transaction has changed what it has read, or has priority";
+/// The reason of a transaction that waited in vain for others with priority.
+pub const PRIORITY: &str = "an older transaction has priority";
+/// The reason of a transaction that was aborted because a range gave no answer, not because of another transaction,
+/// begins with this.
+pub const UNREACHABLE: &str = "a range gave no answer";
+
 /// CRC-32C (Castagnoli) of `bytes`: the checksum of every frame and block that Loggos writes.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {

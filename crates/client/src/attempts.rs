@@ -269,7 +269,7 @@ impl Attempts {
         }
         Error::Unavailable(match self.effect {
             Effect::Reads => reason,
-            Effect::Repeatable => format!("nothing was done: {reason}"),
+            Effect::Repeatable | Effect::OpensSession => format!("nothing was done: {reason}"),
             Effect::Writes | Effect::Commits => format!("nothing was written: {reason}"),
             Effect::Appends | Effect::AppendsOnce => format!("nothing was appended: {reason}"),
         })

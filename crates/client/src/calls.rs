@@ -89,6 +89,11 @@ impl<Q> Call<Q> {
         }
     }
 
+    /// Whether its stamp is of a session that its caller has opened, so that no other one can replace it.
+    pub(crate) fn has_own_session(&self) -> bool {
+        matches!(&self.task, Task::Ask(Ask { stamp: Some(_), .. }))
+    }
+
     /// Whether an attempt may have been executed, without a known outcome. `except` is the attempt about to be sent.
     pub(crate) fn is_in_doubt(&self, except: Option<AttemptId>) -> bool {
         let changes = matches!(&self.task, Task::Ask(ask) if ask.effect != Effect::Reads);

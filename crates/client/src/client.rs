@@ -99,7 +99,10 @@ impl<Q: Clone, A> Client<Q, A> {
 
     pub fn begin(&mut self, ask: Ask<Q>, deadline: Monotonic, now: Monotonic) -> CallId {
         let attempts = Attempts::new(ask.effect, self.endpoints.count() as u32, deadline.since(now));
-        let id = self.calls.insert(Call::new(Task::Ask(ask), deadline, attempts));
+        let stamp = ask.stamp;
+        let mut call = Call::new(Task::Ask(ask), deadline, attempts);
+        call.stamp = stamp;
+        let id = self.calls.insert(call);
         self.advance(id, now);
         self.set_timer();
         id
@@ -271,6 +274,9 @@ impl<Q: Clone, A> Client<Q, A> {
         let attempt = self.calls.fly(id, link, seen, now);
         let Some(call) = self.calls.get(id) else { return };
         let sent = match &call.task {
+            Task::Ask(Ask { effect: Effect::OpensSession, table, key, .. }) => {
+                Sent::OpenSession { table: table.clone(), key: key.clone() }
+            }
             Task::Ask(ask) => {
                 let in_doubt = call.is_in_doubt(Some(attempt));
                 Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen, in_doubt }
@@ -333,7 +339,9 @@ impl<Q: Clone, A> Client<Q, A> {
             }
             NodeResponse::Session { session, range } => {
                 let Some(call) = self.end(id, now) else { return };
-                let Task::OpenSession { table, .. } = call.task else { return };
+                let Task::OpenSession { table, .. } = call.task else {
+                    return self.actions.push(Action::Opened { call: id, session });
+                };
                 let mut woken = self.sessions.opened(&table, session, range);
                 woken.append(&mut self.opening_ended(&table));
                 self.wake(woken, now);
@@ -345,8 +353,17 @@ impl<Q: Clone, A> Client<Q, A> {
     fn failed(&mut self, id: CallId, endpoint: usize, fault: Fault, now: Monotonic) {
         let is_mute = matches!(fault, Fault::NotSent(_) | Fault::Unavailable(_));
         let Some(call) = self.calls.get_mut(id) else { return };
+        let fault = match fault {
+            // Another attempt may be executed yet.
+            Fault::NoSpace(reason) if !call.flying.is_empty() => Fault::Unavailable(reason),
+            fault => fault,
+        };
         let next = call.attempts.after(fault, call.deadline.since(now), &mut self.jitter);
         match next {
+            Next::NewSession if call.has_own_session() => {
+                let reason = "the session of the transaction's id has expired".to_owned();
+                self.finish(id, Err(Error::Aborted(reason)), now);
+            }
             Next::GiveUp(error) => self.finish(id, Err(error), now),
             Next::OutOfTime if call.flying.is_empty() => {
                 let error = call.attempts.out_of_time(call.deadline.since(now));

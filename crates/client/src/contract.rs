@@ -1,5 +1,8 @@
 //! The input and output types of the state machine.
 
+use std::fmt;
+use std::str::FromStr;
+
 use base::{Duration, KeyRange, Monotonic};
 use bytes::Bytes;
 
@@ -44,6 +47,39 @@ pub struct TransactionId {
     pub stamp: Stamp,
 }
 
+impl fmt::Display for TransactionId {
+    /// A text that [`TransactionId::from_str`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, key, stamp } = self;
+        write!(f, "{}/{}/{}/", stamp.session, stamp.sequence, stamp.first_incomplete)?;
+        key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{table}")
+    }
+}
+
+/// A text that is not the id of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the id of a transaction")]
+pub struct InvalidTransactionId;
+
+impl FromStr for TransactionId {
+    type Err = InvalidTransactionId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTransactionId> {
+        let mut parts = text.splitn(5, '/');
+        let mut next = || parts.next().ok_or(InvalidTransactionId);
+        let number = |text: &str| text.parse::<u64>().map_err(|_| InvalidTransactionId);
+        let stamp = Stamp { session: number(next()?)?, sequence: number(next()?)?, first_incomplete: number(next()?)? };
+        let (key, table) = (next()?, next()?);
+        if key.len() % 2 != 0 || !key.is_ascii() {
+            return Err(InvalidTransactionId);
+        }
+        let byte = |at| u8::from_str_radix(&key[at..at + 2], 16).map_err(|_| InvalidTransactionId);
+        let key = (0..key.len()).step_by(2).map(byte).collect::<Result<Vec<u8>, _>>()?;
+        Ok(Self { table: table.to_owned(), key: key.into(), stamp })
+    }
+}
+
 /// The effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -56,6 +92,9 @@ pub enum Effect {
     /// Commits a transaction, with a stamp as a write. After an unknown outcome its session takes no further writes: they
     /// would acknowledge the commit, and its range would forget the outcome before it can be asked for.
     Commits,
+    /// Opens a session in the range of the key, which this client uses for nothing else. The call ends with
+    /// [`Action::Opened`].
+    OpensSession,
     /// Appends to a shared log. A retry may append a second time, and readers deliver the entry once because of the
     /// caller's stamp.
     Appends,
@@ -95,6 +134,9 @@ pub struct Ask<Q> {
     /// For reads that any replica may answer: the position where the read begins. Such reads are distributed over all
     /// nodes.
     pub anywhere: Option<ScanStart>,
+    /// The stamp of a commit in a session that the caller has opened ([`Effect::OpensSession`]). None: one in a session
+    /// of this client.
+    pub stamp: Option<Stamp>,
     pub request: Q,
 }
 
@@ -156,6 +198,8 @@ pub enum Action<Q, A> {
         /// The stamp of a write.
         stamp: Option<Stamp>,
     },
+    /// Report the new session to the caller of an [`Effect::OpensSession`]. This ends the call.
+    Opened { call: CallId, session: u64 },
     /// Call [`timer`](crate::Client::timer) at this time. This replaces the previous timer.
     SetTimer(Monotonic),
 }

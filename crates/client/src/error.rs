@@ -38,7 +38,7 @@ pub enum Error {
     NoSpace(String),
     /// The transaction was aborted, because another one changed a row that it had read, or had priority; nothing was
     /// written. Try the whole transaction again.
-    #[error("{0}")]
+    #[error("transaction aborted: {0}")]
     Aborted(String),
     /// The change may have been executed, or may yet be. Read to find out.
     #[error("outcome unknown: {0}")]

@@ -17,7 +17,7 @@
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
 //! **Architecture invariants:** no clock, no randomness, no socket, no `async`. Every call ends with one
-//! [`Action::Done`], by its deadline.
+//! [`Action::Done`] or [`Action::Opened`], by its deadline.
 
 pub mod attempts;
 mod calls;
@@ -36,7 +36,9 @@ mod version;
 
 pub use attempts::Fault;
 pub use client::Client;
-pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp, TransactionId};
+pub use contract::{
+    Action, Ask, AttemptId, CallId, Effect, InvalidTransactionId, Link, NodeResponse, Pace, Sent, Stamp, TransactionId,
+};
 pub use error::Error;
 pub use follower::Follower;
 pub use pending::{PendingCell, PendingWrites, RowName, RowWrite};

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::{
     Action, Ask, AttemptId, CallId, Client, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent,
-    Shown, Stamp, TimelineToken,
+    Shown, Stamp, TimelineToken, TransactionId,
 };
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
@@ -36,6 +36,8 @@ struct Harness {
     /// The doubt flags that requests carried.
     in_doubt: Vec<bool>,
     ended: Vec<Ended>,
+    /// Sessions that were opened for their callers.
+    opened: Vec<(CallId, u64)>,
 }
 
 impl Harness {
@@ -51,6 +53,7 @@ impl Harness {
             seen: Vec::new(),
             in_doubt: Vec::new(),
             ended: Vec::new(),
+            opened: Vec::new(),
         }
     }
 
@@ -78,6 +81,7 @@ impl Harness {
                         self.left.push(SentRequest { link, attempt, request, stamp });
                     }
                     Action::Done { call, outcome, in_doubt, .. } => self.ended.push((call, outcome, in_doubt)),
+                    Action::Opened { call, session } => self.opened.push((call, session)),
                     Action::SetTimer(at) => self.timer = at,
                 }
             }
@@ -86,7 +90,7 @@ impl Harness {
 
     fn ask(&mut self, effect: Effect, key: &'static str, request: u32) -> CallId {
         let (table, key) = ("t".to_owned(), key.into());
-        let ask = Ask { table, key, effect, pace: Pace::Prompt, bytes: 100, anywhere: None, request };
+        let ask = Ask { table, key, effect, pace: Pace::Prompt, bytes: 100, anywhere: None, stamp: None, request };
         self.begin(ask)
     }
 
@@ -94,7 +98,8 @@ impl Harness {
     fn ask_any(&mut self, key: &'static str, request: u32) -> CallId {
         let (table, key) = ("t".to_owned(), Bytes::from(key));
         let anywhere = Some(ScanStart::At(key.clone()));
-        let ask = Ask { table, key, effect: Effect::Reads, pace: Pace::Prompt, bytes: 100, anywhere, request };
+        let ask =
+            Ask { table, key, effect: Effect::Reads, pace: Pace::Prompt, bytes: 100, anywhere, stamp: None, request };
         self.begin(ask)
     }
 
@@ -669,5 +674,46 @@ fn slow_refusals_leave_no_doubt() {
             ),
             false => assert!(matches!(ended.1, Err(Error::OutcomeUnknown(_))), "{ended:?}"),
         }
+    }
+}
+
+/// A commit in a session of its caller: another session cannot replace it.
+#[test]
+fn commit_in_own_session_keeps_its_stamp() {
+    let mut harness = Harness::new(1);
+    let opening = harness.ask(Effect::OpensSession, "k", 0);
+    let sent = harness.one_sent();
+    assert_eq!(sent.request, None);
+    harness.opened(sent.attempt, 7);
+    assert_eq!((std::mem::take(&mut harness.opened), harness.ended().len()), (vec![(opening, 7)], 0));
+    let stamp = Stamp { session: 7, sequence: 1, first_incomplete: 1 };
+    let (table, key, effect) = ("t".to_owned(), "k".into(), Effect::Commits);
+    let ask = Ask { table, key, effect, pace: Pace::Slow, bytes: 9, anywhere: None, stamp: Some(stamp), request: 5 };
+    let expired = harness.begin(ask.clone());
+    let sent = harness.one_sent();
+    assert_eq!((sent.request, sent.stamp), (Some(5), Some(stamp)));
+    harness.answer(sent.attempt, Err(Fault::UnknownSession));
+    assert!(matches!(&harness.ended()[..], [(id, Err(Error::Aborted(_)), false)] if *id == expired));
+    // It may have been committed before the session expired.
+    harness.begin(ask);
+    let sent = harness.one_sent();
+    harness.answer(sent.attempt, Err(Fault::Lost("reset".into())));
+    harness.pass(300);
+    let again = harness.one_sent();
+    assert_eq!(again.stamp, Some(stamp));
+    harness.answer(again.attempt, Err(Fault::UnknownSession));
+    assert!(matches!(&harness.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+}
+
+#[test]
+fn transaction_ids_are_text() {
+    let stamp = Stamp { session: 1 << 60, sequence: 9, first_incomplete: 3 };
+    let id = TransactionId { table: "sql.a/b".to_owned(), key: Bytes::from_static(b"\0k/"), stamp };
+    assert_eq!(id.to_string(), "1152921504606846976/9/3/006b2f/sql.a/b");
+    assert_eq!(id.to_string().parse(), Ok(id.clone()));
+    let empty = TransactionId { key: Bytes::new(), ..id };
+    assert_eq!(empty.to_string().parse(), Ok(empty));
+    for text in ["", "12", "1/2/3/0", "1/2/3/0/t", "1/2/3/zz/t", "1/2/x/00/t", "-1/2/3/00/t", "1/2/3/é/t"] {
+        assert!(text.parse::<TransactionId>().is_err(), "{text}");
     }
 }

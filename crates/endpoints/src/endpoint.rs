@@ -156,6 +156,7 @@ impl<P: Protocol> Endpoint<P> {
         connection.is_writable |= event.is_writable();
         let has_output = event.is_writable() && !connection.output.is_empty();
         if P::GIVES_UP && (event.is_read_closed() || event.is_error()) {
+            discard_input(connection, &mut self.buffer);
             return self.remove(id);
         }
         if !connection.is_open {
@@ -391,6 +392,17 @@ impl<P: Protocol> Endpoint<P> {
         if let Some(client) = self.connections.remove(id) {
             self.protocol.disconnected(id, client);
         }
+    }
+}
+
+/// Reads what a client has sent before it closed its end, to nobody: a connection that is closed with unread bytes is reset,
+/// and a client that waits for its end would report that.
+fn discard_input<C>(connection: &mut crate::connections::Connection<C>, buffer: &mut [u8]) {
+    let mut left = READ_BYTES_AT_ONCE;
+    while left > 0
+        && let Ok(count @ 1..) = connection.transport.read(buffer)
+    {
+        left = left.saturating_sub(count);
     }
 }
 

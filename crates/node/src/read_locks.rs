@@ -6,8 +6,13 @@
 //! all transactions. A retried transaction keeps its age, so it eventually becomes the oldest, which no other delays.
 //!
 //! A transaction that reads a key in order to change it *claims* it. Otherwise all transactions that change one key read
-//! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
-//! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
+//! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. If it
+//! had read the key before, and is older than the one with the claim, that one cannot commit first, and loses its locks.
+//! Transactions whose claims wait for each other are in a deadlock, and the youngest one loses its locks. Between ranges
+//! they may wait for each other, too: so if an older one has waited for long, the younger one loses its locks.
+//!
+//! The next claim of a transaction that has *lost* its locks fails: it cannot be committed any more, or would hold up
+//! older ones. So its client learns it before the commit.
 //!
 //! Locks belong to the node that drives the transaction: while that is not alive, they do not count.
 //!
@@ -32,7 +37,9 @@ const OWNERS_MAX: usize = 10_000;
 /// Maximum ranges of keys that all transactions lock at one leader, because each change is compared with them. Further
 /// reads are not protected.
 const SPANS_IN_ALL_MAX: usize = 10_000;
-/// Maximum number of owners that are stored because they have released their locks. The oldest are removed.
+/// A claim that was refused within this time still waits: it is tried again more often.
+const WAITS: Duration = Duration::from_millis(200);
+/// Maximum number of owners that are stored because they have released or lost their locks. The oldest are removed.
 const ENDED_MAX: usize = 10_000;
 /// Maximum bytes of the keys of all locks at one leader. Further reads are not protected.
 const BYTES_MAX: usize = 4 << 20;
@@ -43,7 +50,10 @@ pub(crate) struct ReadLocks {
     by_owner: BTreeMap<LockOwner, Held>,
     /// The transactions that are about to change these keys. Each has locks.
     claims: BTreeMap<Bytes, LockOwner>,
-    ended: Ended,
+    /// Those that have released their locks.
+    ended: Marks<()>,
+    /// Those that have lost their locks, and have not learned it.
+    lost: Marks<Loss>,
     /// The number of ranges of keys.
     spans: usize,
     /// The bytes of their keys.
@@ -58,20 +68,47 @@ struct Held {
     used: Monotonic,
     /// Since when an older transaction waits for one of its claims.
     awaited: Option<Monotonic>,
+    /// The transaction with the claim that one of its own waits for, and when it was refused last.
+    waits_for: Option<(LockOwner, Monotonic)>,
 }
 
-/// The owners that have released their locks within the last [`UNUSED`].
-#[derive(Clone, Debug, Default)]
-struct Ended {
-    owners: BTreeSet<LockOwner>,
+/// Why a transaction has lost its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Another one has changed what it has read, or has priority.
+    Conflict,
+    /// They waited for each other.
+    Deadlock,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Granted,
+    /// Another transaction has it.
+    Waits,
+    /// The transaction has lost its locks, and must be tried again.
+    Lost(Loss),
+}
+
+/// Owners that were marked within the last [`UNUSED`].
+#[derive(Clone, Debug)]
+struct Marks<T> {
+    owners: BTreeMap<LockOwner, T>,
     /// In order of time.
     times: VecDeque<(Monotonic, LockOwner)>,
 }
 
-impl Ended {
-    /// Returns false if it is known already.
-    fn add(&mut self, owner: LockOwner, now: Monotonic) -> bool {
-        let is_new = self.owners.insert(owner);
+impl<T> Default for Marks<T> {
+    fn default() -> Self {
+        Self { owners: BTreeMap::new(), times: VecDeque::new() }
+    }
+}
+
+impl<T> Marks<T> {
+    /// Returns false if it is marked already.
+    fn add(&mut self, owner: LockOwner, mark: T, now: Monotonic) -> bool {
+        let is_new = self.owners.insert(owner, mark).is_none();
         if is_new {
             self.times.push_back((now, owner));
         }
@@ -101,7 +138,7 @@ impl ReadLocks {
 
     /// A transaction that this node drives reads these keys.
     pub(crate) fn add(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) {
-        if self.ended.owners.contains(&owner) {
+        if self.ended.owners.contains_key(&owner) {
             return;
         }
         let is_full = |locks: &Self| {
@@ -126,12 +163,18 @@ impl ReadLocks {
         }
     }
 
-    /// A transaction is about to change the keys that it reads. Returns false if another one is: the read must wait.
-    /// A read of an owner that has released its locks does not wait: its transaction has ended.
-    pub(crate) fn claim(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) -> bool {
+    /// A transaction is about to change the keys that it reads. If another one is, the read must wait. A read of an owner
+    /// that has released its locks does not wait: its transaction has ended.
+    pub(crate) fn claim(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) -> Claim {
         self.expire(now);
-        if self.ended.owners.contains(&owner) {
-            return true;
+        if self.ended.owners.contains_key(&owner) {
+            return Claim::Granted;
+        }
+        if !self.lost.owners.is_empty()
+            && let Some(loss) = self.lost.owners.remove(&owner)
+        {
+            self.retain(|other, _| *other != owner);
+            return Claim::Lost(loss);
         }
         let keys = || {
             locks.spans().iter().filter_map(|span| match &span.keys {
@@ -142,22 +185,67 @@ impl ReadLocks {
         let others: BTreeSet<LockOwner> =
             keys().filter_map(|key| self.claims.get(key)).filter(|other| **other != owner).copied().collect();
         for other in others {
-            if other < owner {
-                return false;
+            if let Some(victim) = self.youngest_in_deadlock(owner, other, now) {
+                self.lose(victim, Loss::Deadlock, now);
+                if victim == owner {
+                    self.lost.owners.remove(&owner);
+                    return Claim::Lost(Loss::Deadlock);
+                }
+                if victim == other {
+                    continue;
+                }
             }
-            let Some(held) = self.by_owner.get_mut(&other) else { continue };
-            if now.since(*held.awaited.get_or_insert(now)) < CLAIM_PATIENCE {
-                return false;
+            let has_read =
+                |held: &Held| held.spans.iter().any(|span| locks.spans().iter().any(|of| of.keys.meets(span)));
+            if owner < other && self.by_owner.get(&owner).is_some_and(has_read) {
+                self.lose(other, Loss::Conflict, now);
+                continue;
             }
-            self.retain(|candidate, _| *candidate != other);
+            let is_patient =
+                |held: &mut Held| other < owner || now.since(*held.awaited.get_or_insert(now)) < CLAIM_PATIENCE;
+            if self.by_owner.get_mut(&other).is_some_and(is_patient) {
+                if let Some(held) = self.by_owner.get_mut(&owner) {
+                    (held.used, held.waits_for) = (now, Some((other, now)));
+                }
+                return Claim::Waits;
+            }
+            self.lose(other, Loss::Conflict, now);
         }
         // Claims are limited as the locks that come with them.
         self.add(owner, node, locks, now);
-        if self.by_owner.contains_key(&owner) && self.claims.len() < SPANS_IN_ALL_MAX {
+        if let Some(held) = self.by_owner.get_mut(&owner)
+            && self.claims.len() < SPANS_IN_ALL_MAX
+        {
+            held.waits_for = None;
             let keys: Vec<Bytes> = keys().cloned().collect();
             self.claims.extend(keys.into_iter().map(|key| (key, owner)));
         }
-        true
+        Claim::Granted
+    }
+
+    /// The youngest of the transactions whose claims wait for each other in a circle, if one of `owner` waits for
+    /// `other`.
+    fn youngest_in_deadlock(&self, owner: LockOwner, other: LockOwner, now: Monotonic) -> Option<LockOwner> {
+        let (mut youngest, mut next) = (owner, other);
+        // A circle without `owner` ends the search, too.
+        for _ in 0..=self.by_owner.len() {
+            youngest = youngest.max(next);
+            let (awaited, refused) = self.by_owner.get(&next)?.waits_for?;
+            if now.since(refused) >= WAITS {
+                return None;
+            }
+            if awaited == owner {
+                return Some(youngest);
+            }
+            next = awaited;
+        }
+        None
+    }
+
+    /// Revokes the locks of a transaction, which learns it with its next claim.
+    fn lose(&mut self, owner: LockOwner, loss: Loss, now: Monotonic) {
+        self.retain(|other, _| *other != owner);
+        self.lost.add(owner, loss, now);
     }
 
     /// Whether another transaction is about to change keys that this one reads.
@@ -179,7 +267,24 @@ impl ReadLocks {
         if self.by_owner.iter().any(|(other, held)| is_older(other) && meets(held)) {
             return false;
         }
-        self.retain(|other, held| Some(*other) != owner && !meets(held));
+        let mut lost = Vec::new();
+        self.retain(|other, held| {
+            let is_own = Some(*other) == owner;
+            let loses = !is_own && meets(held);
+            if loses {
+                lost.push(*other);
+            }
+            !is_own && !loses
+        });
+        for other in lost {
+            self.lost.add(other, Loss::Conflict, now);
+        }
+        // Another attempt may have the same owner.
+        if !self.lost.owners.is_empty()
+            && let Some(owner) = owner
+        {
+            self.lost.owners.remove(&owner);
+        }
         true
     }
 
@@ -187,7 +292,8 @@ impl ReadLocks {
     /// again.
     pub(crate) fn release(&mut self, owner: LockOwner, now: Monotonic) -> bool {
         self.retain(|other, _| *other != owner);
-        self.ended.add(owner, now)
+        self.lost.owners.remove(&owner);
+        self.ended.add(owner, (), now)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -201,6 +307,7 @@ impl ReadLocks {
 
     fn expire(&mut self, now: Monotonic) {
         self.ended.forget(now);
+        self.lost.forget(now);
         self.retain(|_, held| now.since(held.used) < UNUSED);
     }
 
@@ -245,6 +352,49 @@ mod tests {
         Locks::key(key.into(), LockMode::Blind)
     }
 
+    impl ReadLocks {
+        fn claims_now(&mut self, owner: LockOwner, node: NodeId, locks: &Locks, now: Monotonic) -> bool {
+            self.claim(owner, node, locks, now) == Claim::Granted
+        }
+    }
+
+    #[test]
+    fn youngest_in_a_circle_of_claims_loses() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        for (started, key) in [(1, "a"), (2, "b"), (3, "c")] {
+            assert!(locks.claims_now(owner(started), ME, &on(key), now));
+        }
+        let mut claims = |started, key, now| locks.claim(owner(started), ME, &on(key), now);
+        assert_eq!(claims(1, "b", now), Claim::Waits);
+        assert_eq!(claims(3, "a", now), Claim::Waits);
+        let later = now + WAITS;
+        assert_eq!(claims(2, "c", later), Claim::Waits, "the others wait no longer");
+        assert_eq!(claims(1, "b", later), Claim::Waits);
+        assert_eq!(claims(3, "a", later), Claim::Lost(Loss::Deadlock), "it closes the circle itself");
+        assert_eq!(claims(2, "c", later), Claim::Granted);
+        assert_eq!(claims(3, "a", later), Claim::Waits, "another attempt");
+        assert!(claims(3, "d", later) == Claim::Granted && claims(2, "d", later) == Claim::Waits);
+        assert_eq!(claims(3, "b", later), Claim::Lost(Loss::Deadlock));
+        assert_eq!(claims(2, "d", later), Claim::Granted);
+    }
+
+    /// The younger one could not commit before the older one has ended, and the older one could not change the key.
+    #[test]
+    fn older_reader_takes_the_claim() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        locks.add(owner(1), ME, &on("a"), now);
+        assert!(locks.claims_now(owner(2), ME, &on("a"), now) && !locks.give_way(&on("a"), Some(owner(2)), now));
+        locks.add(owner(3), ME, &on("a"), now);
+        assert!(!locks.claims_now(owner(3), ME, &on("a"), now), "a younger reader waits");
+        assert!(locks.claims_now(owner(1), ME, &on("a"), now));
+        assert!(locks.give_way(&on("a"), Some(owner(1)), now));
+        for loser in [2, 3] {
+            assert_eq!(locks.claim(owner(loser), ME, &on("a"), now), Claim::Lost(Loss::Conflict));
+        }
+        assert!(locks.claims_now(owner(3), ME, &on("a"), now), "it has learned it");
+        assert!(locks.lost.owners.is_empty());
+    }
+
     #[test]
     fn older_transactions_wound_younger_ones() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
@@ -259,10 +409,10 @@ mod tests {
     #[test]
     fn locks_of_dead_nodes_do_not_count() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        assert!(locks.claim(owner(1), NodeId(2), &on("a"), now));
+        assert!(locks.claims_now(owner(1), NodeId(2), &on("a"), now));
         locks.add(owner(2), ME, &on("b"), now);
         locks.forget_dead(|node| node == ME);
-        assert!(locks.claim(owner(3), ME, &on("a"), now) && locks.give_way(&on("a"), Some(owner(3)), now));
+        assert!(locks.claims_now(owner(3), ME, &on("a"), now) && locks.give_way(&on("a"), Some(owner(3)), now));
         assert!(!locks.give_way(&on("b"), Some(owner(3)), now));
     }
 
@@ -279,17 +429,23 @@ mod tests {
     #[test]
     fn claims_wait_for_each_other() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        assert!(locks.claim(owner(2), ME, &on("a"), now) && locks.claim(owner(2), ME, &on("a"), now), "its own");
+        assert!(
+            locks.claims_now(owner(2), ME, &on("a"), now) && locks.claims_now(owner(2), ME, &on("a"), now),
+            "its own"
+        );
         locks.add(owner(9), ME, &on("a"), now);
-        assert!(!locks.claim(owner(3), ME, &on("a"), now), "a younger one waits");
-        assert!(locks.claim(owner(3), ME, &on("b"), now), "other keys");
+        assert!(!locks.claims_now(owner(3), ME, &on("a"), now), "a younger one waits");
+        assert!(locks.claims_now(owner(3), ME, &on("b"), now), "other keys");
         assert!(locks.give_way(&on("a"), Some(owner(2)), now), "the end of the first one");
-        assert!(locks.claim(owner(3), ME, &on("a"), now));
+        assert!(locks.claims_now(owner(3), ME, &on("a"), now));
         // An older one waits too, but not for ever: it may hold what the younger one waits for.
-        assert!(!locks.claim(owner(1), ME, &on("a"), now));
-        assert!(!locks.claim(owner(1), ME, &on("a"), now + Duration::from_millis(999)));
-        assert!(locks.claim(owner(1), ME, &on("a"), now + CLAIM_PATIENCE));
-        assert!(!locks.claim(owner(4), ME, &on("a"), now + CLAIM_PATIENCE) && locks.claim(owner(4), ME, &on("b"), now));
+        assert!(!locks.claims_now(owner(1), ME, &on("a"), now));
+        assert!(!locks.claims_now(owner(1), ME, &on("a"), now + Duration::from_millis(999)));
+        assert!(locks.claims_now(owner(1), ME, &on("a"), now + CLAIM_PATIENCE));
+        assert!(
+            !locks.claims_now(owner(4), ME, &on("a"), now + CLAIM_PATIENCE)
+                && locks.claims_now(owner(4), ME, &on("b"), now)
+        );
         assert!(locks.release(owner(1), now) && locks.release(owner(4), now));
         assert!(locks.is_empty() && locks.claims.is_empty());
     }
@@ -298,17 +454,17 @@ mod tests {
     #[test]
     fn ended_transactions_take_no_locks() {
         let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
-        assert!(locks.claim(owner(2), ME, &on("a"), now) && !locks.claim(owner(3), ME, &on("a"), now));
+        assert!(locks.claims_now(owner(2), ME, &on("a"), now) && !locks.claims_now(owner(3), ME, &on("a"), now));
         assert!(locks.release(owner(3), now), "it had no locks, but a read of it waits");
         assert!(!locks.release(owner(3), now), "the request was sent twice");
-        assert!(locks.claim(owner(3), ME, &on("a"), now), "its read waits no longer");
-        assert!(!locks.claim(owner(4), ME, &on("a"), now) && locks.release(owner(2), now));
-        assert!(locks.claim(owner(2), ME, &on("a"), now + Duration::from_millis(9_999)));
+        assert!(locks.claims_now(owner(3), ME, &on("a"), now), "its read waits no longer");
+        assert!(!locks.claims_now(owner(4), ME, &on("a"), now) && locks.release(owner(2), now));
+        assert!(locks.claims_now(owner(2), ME, &on("a"), now + Duration::from_millis(9_999)));
         locks.add(owner(3), ME, &on("a"), now);
         assert!(locks.is_empty() && locks.claims.is_empty(), "neither has taken anything");
-        assert!(locks.claim(owner(4), ME, &on("a"), now));
+        assert!(locks.claims_now(owner(4), ME, &on("a"), now));
         locks.clear();
-        assert!(locks.claim(owner(2), ME, &on("a"), now), "another leader does not know of it");
+        assert!(locks.claims_now(owner(2), ME, &on("a"), now), "another leader does not know of it");
     }
 
     #[test]

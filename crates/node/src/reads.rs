@@ -14,14 +14,15 @@
 //! timestamp, the leader proposes an empty entry to advance it. The leader rejects timestamps far ahead of its clock.
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Epoch, Lsn, Monotonic, Now, Timestamp};
+use base::{CohortId, DEADLOCK, Duration, Epoch, Lsn, Monotonic, Now, OVERTAKEN, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::{Awaited, ReadStep};
-use state_machine::{AsOf, Consistency, Failure, KeyOwner, LockKeys, Locks, LogPlace};
+use state_machine::{AsOf, Consistency, Failure, KeyOwner, LockKeys, LockMode, Locks, LogPlace};
 
 use crate::node::Node;
+use crate::read_locks::{Claim, Loss};
 use crate::registry::{Ask, View};
-use crate::replica::Replica;
+use crate::replica::{Proposal, Replica};
 use crate::request::Outcome;
 use crate::request_table::{Pending, ReplyTo, RequestState};
 use crate::requests::RequestStep;
@@ -132,8 +133,7 @@ pub(crate) fn read_and_lock(
         return RequestStep::AwaitLease;
     }
     let locks = ask.locks();
-    // Waiting for changes in progress only saves a commit that would fail. A scan does not wait for all changes of its
-    // range.
+    // Waiting for changes in progress only saves a commit that would fail.
     let is_of_keys = locks.spans().iter().all(|span| matches!(span.keys, LockKeys::Key(_)));
     if is_of_keys && !replica.latches.pass(&locks, pending.id) {
         return RequestStep::AwaitLock(RequestState::Latched);
@@ -142,11 +142,22 @@ pub(crate) fn read_and_lock(
         let node = if let ReplyTo::Peer { node, .. } = pending.origin { node } else { roster.me.node };
         if let Consistency::ForUpdate(_) = ask.consistency() {
             replica.read_locks.forget_dead(|node| roster.is_alive(node, now.monotonic));
-            if !replica.read_locks.claim(owner, node, &locks, now.monotonic) {
-                return RequestStep::AwaitLock(RequestState::Waiting);
+            match replica.read_locks.claim(owner, node, &locks, now.monotonic) {
+                Claim::Granted => {}
+                Claim::Waits => return RequestStep::AwaitLock(RequestState::Waiting),
+                Claim::Lost(loss) => return RequestStep::Reply(Err(lost(loss))),
             }
         }
         replica.read_locks.add(owner, node, &locks, now.monotonic);
+    }
+    // With its locks, no younger transaction begins a change. It waits once for those in the log, which would make the
+    // commit fail.
+    if !is_of_keys
+        && pending.place != RequestState::Latched
+        && let Some(key) = newest_change(replica, &locks)
+        && !replica.latches.pass(&Locks::key(key, LockMode::Shared), pending.id)
+    {
+        return RequestStep::Wait(RequestState::Latched);
     }
     // A single read of a transaction without writes is not validated, so that it must be strong.
     if !replica.cohort.config().timing.leases {
@@ -154,6 +165,26 @@ pub(crate) fn read_and_lock(
     }
     let epoch = replica.cohort.promised().epoch;
     read_by(replica, pending, ask, now, |as_of| ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
+}
+
+/// A key of the newest unapplied change of any of these keys.
+fn newest_change(replica: &Replica, locks: &Locks) -> Option<Bytes> {
+    let changed = |proposal: &Proposal| {
+        let meets = |keys: &&LockKeys| locks.spans().iter().any(|span| keys.meets(&span.keys));
+        proposal.locks.changed().find(meets).and_then(|keys| match keys {
+            LockKeys::Key(key) => Some(key.clone()),
+            LockKeys::Range(_) => None,
+        })
+    };
+    replica.proposed.values().rev().find_map(changed)
+}
+
+/// The answer to a transaction that has lost its locks.
+fn lost(loss: Loss) -> Failure {
+    Failure::Aborted(match loss {
+        Loss::Conflict => OVERTAKEN.to_owned(),
+        Loss::Deadlock => format!("{DEADLOCK}: another transaction waits for this one, which waits for it"),
+    })
 }
 
 /// Whether a leader's view contains everything that was acknowledged.

@@ -1,7 +1,7 @@
 //! Carries out the actions of the machine of transactions over several ranges (`tablets::two_phase`; guarantee 18): routes
 //! its requests, and returns the replies.
 
-use base::{CohortId, Duration, Monotonic, Now};
+use base::{CohortId, Duration, Monotonic, Now, PRIORITY};
 use catalog::CatalogRequest;
 use state_machine::Failure;
 use tablets::transaction::CONFLICT;
@@ -15,7 +15,6 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::request::{Outcome, TransactionCounts};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
-use crate::writes::PRIORITY;
 
 #[derive(Debug)]
 pub(crate) struct Transactions {

@@ -1,13 +1,14 @@
 //! Turns a client's write into an entry proposed by the leader (guarantees 1, 10 and 12).
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Now, Timestamp};
+use base::{CohortId, Duration, Now, PRIORITY, Timestamp};
 use bytes::Bytes;
 use replication::COMMIT_WAIT_MAX;
 use state_machine::failure::precondition;
 use state_machine::interface::{Decision, Evaluated, Payload};
 use state_machine::{Failure, Locks};
 use store::sstable::Io;
+use tablets::transaction::DRAINING;
 
 use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
@@ -70,8 +71,7 @@ impl Writes<'_> {
             return RequestStep::AwaitTransactions;
         }
         if locks.owner.is_some() && now.monotonic < replica.drains_until {
-            let why = "the range is about to be split or dropped, and accepts no transactions over several ranges now";
-            return RequestStep::Reply(Err(Failure::Unavailable(why.to_owned())));
+            return RequestStep::Reply(Err(Failure::Unavailable(DRAINING.to_owned())));
         }
         if !replica.read_locks.is_empty() {
             let owners = replica.read_locks.owners();
@@ -127,9 +127,6 @@ fn clock_refusal(replica: &Replica, floor: Timestamp, now: Now) -> Option<Failur
         ))
     })
 }
-
-/// Why a younger transaction is aborted.
-pub(crate) const PRIORITY: &str = "an older transaction has priority";
 
 /// An older transaction has priority: this one must be tried again.
 fn priority() -> Failure {

@@ -282,7 +282,9 @@ impl SessionActivity {
             application: state.application.clone(),
             client: self.client.map(|client| (client.ip().to_string(), client.port())),
             started: self.started,
-            transaction_started: state.transaction_started.or(state.is_active.then_some(state.statement_started)),
+            transaction_started: state
+                .transaction_started
+                .or_else(|| state.is_active.then_some(state.statement_started)),
             statement_started: state.text.as_ref().map(|_| state.statement_started),
             changed: state.changed,
             state: words,

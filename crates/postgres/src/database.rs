@@ -74,6 +74,8 @@ pub(crate) struct Database {
     catalog: Mutex<Arc<Catalog>>,
     /// Data of dropped objects that this process has deleted.
     collected: Mutex<BTreeSet<Vec<u8>>>,
+    /// The ids of transactions of this process that have not begun to commit.
+    pub(crate) open_ids: Mutex<BTreeSet<u64>>,
     pub(crate) jobs: Jobs,
     pub(crate) sizes: Mutex<Sizes>,
 }
@@ -90,7 +92,7 @@ pub(crate) struct Reserved {
 /// Selects keys of a range.
 type KeyFilter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -152,6 +154,7 @@ impl Databases {
                 table,
                 catalog: Mutex::default(),
                 collected: Mutex::default(),
+                open_ids: Mutex::default(),
                 jobs: Jobs::default(),
                 sizes: Mutex::default(),
             })

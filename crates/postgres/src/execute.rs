@@ -18,6 +18,21 @@ pub(crate) struct Values {
     /// The last values that were used, and the sequence of the very last one.
     current: HashMap<SequenceId, i64>,
     last: Option<SequenceId>,
+    /// The id of the transaction, if it has one.
+    transaction: Option<i64>,
+    /// The statuses of transactions that the statement has asked for.
+    statuses: HashMap<String, Option<&'static str>>,
+    /// What the statement that was evaluated last needs.
+    wanted: Option<Wanted>,
+}
+
+/// Something about a transaction that a statement needs before it is evaluated again.
+#[derive(Debug)]
+enum Wanted {
+    /// An id of its own transaction.
+    Id,
+    /// The status of the transaction with this id.
+    Status(String),
 }
 
 impl Values {
@@ -43,6 +58,24 @@ impl Values {
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
+
+    /// Gets what the statement needs. Returns whether it needed something.
+    async fn fetch(&mut self, tx: &mut Tx) -> Result<bool, Failure> {
+        match self.wanted.take() {
+            Some(Wanted::Id) => self.transaction = Some(tx.assign_id().await?),
+            Some(Wanted::Status(id)) => {
+                let status = tx.interrupt.clone().run(tx.database.transaction_status(&id)).await??;
+                self.statuses.insert(id, status);
+            }
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Ends an evaluation that needs something first.
+fn not_yet() -> SqlError {
+    SqlError::new(sqlstate::INTERNAL_ERROR, "the id or status of a transaction is used where it is not supported")
 }
 
 impl Supply for Values {
@@ -63,6 +96,21 @@ impl Supply for Values {
 
     fn last_value(&mut self) -> Option<i64> {
         self.current.get(&self.last?).copied()
+    }
+
+    fn transaction_id(&mut self, assigns: bool) -> Result<Option<i64>, SqlError> {
+        if self.transaction.is_none() && assigns {
+            self.wanted = Some(Wanted::Id);
+            return Err(not_yet());
+        }
+        Ok(self.transaction)
+    }
+
+    fn transaction_status(&mut self, id: &str) -> Result<Option<&'static str>, SqlError> {
+        self.statuses.get(id).copied().ok_or_else(|| {
+            self.wanted = Some(Wanted::Status(id.to_owned()));
+            not_yet()
+        })
     }
 
     fn random_uuid(&mut self) -> [u8; 16] {
@@ -111,6 +159,28 @@ impl Unseen {
 
 /// Executes a plan. The writes are not added to the transaction yet.
 pub(crate) async fn run(
+    tx: &mut Tx,
+    plan: &Plan,
+    parameters: &[Value],
+    values: &mut Values,
+    unseen: Option<&Unseen>,
+    memory: &ByteBudget,
+) -> Result<Outcome, Failure> {
+    values.transaction = tx.id();
+    values.statuses.clear();
+    loop {
+        match attempt(tx, plan, parameters, values, unseen, memory).await {
+            Err(failure) => {
+                if !values.fetch(tx).await? {
+                    return Err(failure);
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn attempt(
     tx: &mut Tx,
     plan: &Plan,
     parameters: &[Value],

@@ -1,7 +1,10 @@
 //! Reasons for the failure of an attempt, classified by the reaction to them.
 
+use base::{DEADLOCK, PRIORITY, UNREACHABLE};
 use sdk::Error;
 use sql::{SqlError, sqlstate};
+
+use crate::transaction::read_only;
 
 /// Why an attempt to execute a statement failed.
 #[derive(Debug)]
@@ -11,6 +14,8 @@ pub(crate) enum Failure {
     Conflict(String),
     /// The schema has changed. Another attempt needs the new version.
     Stale,
+    /// It needs the id of its transaction, and therefore one that is committed.
+    NeedsId,
     /// It needs more than one read, which must be of one moment.
     NeedsSnapshot,
     /// It reads more rows than it can without a planner.
@@ -56,32 +61,53 @@ impl From<Failure> for SqlError {
             Failure::Sql(error) => error,
             Failure::Conflict(reason) => conflict(&reason),
             Failure::Stale => conflict("the schema was changed"),
+            Failure::NeedsId => read_only("pg_current_xact_id()"),
             Failure::NeedsSnapshot => Self::new(sqlstate::INTERNAL_ERROR, "a second read outside of a transaction"),
             Failure::NeedsPlanner => Self::new(sqlstate::INTERNAL_ERROR, "too many rows without a planner"),
         }
     }
 }
 
+/// SQLSTATE of a deadlock.
+const DEADLOCK_DETECTED: &str = "40P01";
+
+/// Whether the client should repeat the transaction.
+pub(crate) fn is_conflict(error: &SqlError) -> bool {
+    error.sqlstate == sqlstate::SERIALIZATION_FAILURE || error.sqlstate == DEADLOCK_DETECTED
+}
+
 fn conflict(reason: &str) -> SqlError {
+    if reason.starts_with(DEADLOCK) {
+        return SqlError::new(DEADLOCK_DETECTED, DEADLOCK)
+            .with_detail(reason)
+            .with_hint("The transaction might succeed if retried.");
+    }
+    if reason.starts_with(UNREACHABLE) {
+        return SqlError::new("08006", "no replica of the data can be reached; nothing was committed")
+            .with_detail(reason);
+    }
     SqlError::new(sqlstate::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
         .with_detail(reason)
         .with_hint("The transaction might succeed if retried.")
 }
 
 /// The error of a call. Its SQLSTATE determines the client's reaction: with 40001 to repeat the transaction, with 40003
-/// to read the outcome, with 08006 to use another node.
+/// to ask for the outcome, with 08006 to use another node.
 pub(crate) fn of_client(error: Error) -> SqlError {
     match error {
         Error::Aborted(reason) => conflict(&reason),
         Error::CommitUnknown { reason, transaction } => {
             let error = SqlError::new("40003", "the outcome of the commit is unknown");
-            let stamp = transaction.stamp;
-            let id = format!("{}/{:x}/{}", transaction.table, stamp.session, stamp.sequence);
-            error.with_detail(format!("{reason}; transaction {id}")).with_hint("Read to find out.")
+            let hint = format!(
+                "SELECT pg_xact_status('{transaction}') says whether it is committed, and otherwise aborts it. A read may \
+                 come too early."
+            );
+            error.with_detail(reason).with_hint(hint)
         }
         Error::OutcomeUnknown(reason) => {
             SqlError::new("40003", "the outcome of the statement is unknown").with_detail(reason)
         }
+        Error::Unavailable(reason) if reason.contains(PRIORITY) => conflict(&reason),
         Error::Unavailable(reason) => {
             SqlError::new("08006", "no replica of the data can be reached").with_detail(reason)
         }

@@ -24,6 +24,7 @@ mod settings;
 mod sizes;
 mod statement;
 mod transaction;
+mod transaction_ids;
 mod work;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};

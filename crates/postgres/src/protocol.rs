@@ -79,11 +79,7 @@ impl Drop for Registered {
 ///
 /// # Errors
 /// The listener cannot be used.
-pub async fn serve(
-    listener: std::net::TcpListener,
-    databases: Arc<Databases>,
-    connections: usize,
-) -> io::Result<()> {
+pub async fn serve(listener: std::net::TcpListener, databases: Arc<Databases>, connections: usize) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let shared = Arc::new(Shared {

@@ -101,6 +101,8 @@ pub struct Session {
     /// The planner for the version of the schema that was last used.
     planner: Option<(Arc<Catalog>, Arc<query::Planner>)>,
     block: Option<Block>,
+    /// The transaction of a block that ended because of others. The next one keeps its age.
+    overtaken: Option<(sdk::Transaction, Instant)>,
     values: Values,
     /// The number by which the client can cancel statements.
     process: i32,
@@ -151,6 +153,7 @@ impl Session {
             prepared: HashMap::new(),
             planner: None,
             block: None,
+            overtaken: None,
             values: Values::default(),
             process: i32::try_from(std::process::id()).unwrap_or(0),
             notices: Vec::new(),
@@ -375,7 +378,8 @@ impl Session {
             return Err(failed_block());
         }
         let outcome = self.execute_statement(prepared, statement, parameters).await;
-        if outcome.is_err() {
+        if let Err(error) = &outcome {
+            self.keep_age(error);
             self.fail_block().await;
         }
         if self.block.is_none() {
@@ -503,9 +507,9 @@ impl Session {
         }
         let interrupt = self.interrupt();
         let until = Instant::now() + ATTEMPTS_TIME;
-        let (mut pause, mut needs_snapshot, mut earlier) = (PAUSE, false, None);
+        let (mut pause, mut needs, mut earlier) = (PAUSE, Needs::default(), None);
         loop {
-            let begun = self.begin_statement(prepared, statement, needs_snapshot, earlier.take(), interrupt.clone());
+            let begun = self.begin_statement(prepared, statement, needs, earlier.take(), interrupt.clone());
             let mut tx = begun.await?;
             if statement.reads_past() {
                 tx.load_schema().await?;
@@ -523,7 +527,7 @@ impl Session {
                         Err(failure) => (failure, retry.map(|tx| tx.again())),
                     }
                 }
-                Err(failure @ (Failure::Conflict(_) | Failure::Stale | Failure::NeedsSnapshot)) => {
+                Err(failure @ (Failure::Conflict(_) | Failure::Stale | Failure::NeedsSnapshot | Failure::NeedsId)) => {
                     (failure, tx.again())
                 }
                 // Reads of several moments may have caused it.
@@ -540,7 +544,8 @@ impl Session {
                 }
             };
             match again {
-                (Failure::NeedsSnapshot, _) if !needs_snapshot => needs_snapshot = true,
+                (Failure::NeedsSnapshot, _) if !needs.snapshot => needs.snapshot = true,
+                (Failure::NeedsId, _) if !needs.id && !self.settings.is_read_only_by_default() => needs.id = true,
                 (Failure::Stale, tx) if Instant::now() < until => {
                     self.database.refresh().await.map_err(of_client)?;
                     earlier = tx;
@@ -560,7 +565,7 @@ impl Session {
         &mut self,
         prepared: &Prepared,
         statement: &Statement,
-        needs_snapshot: bool,
+        needs: Needs,
         earlier: Option<sdk::Transaction>,
         interrupt: Interrupt,
     ) -> Result<Tx, SqlError> {
@@ -568,7 +573,9 @@ impl Session {
             Statement::Explain { statement, .. } => statement,
             other => other,
         };
-        if let Statement::Query(_, as_of) = explained {
+        if let Statement::Query(_, as_of) = explained
+            && !needs.id
+        {
             let catalog = self.database.catalog();
             let is_long = match self.plan_for(prepared, &catalog).await {
                 Ok(Planned::Query(_)) => true,
@@ -577,7 +584,7 @@ impl Session {
             };
             let source = match as_of {
                 Some(as_of) => self.snapshot_of(as_of).await?,
-                None if needs_snapshot || is_long => {
+                None if needs.snapshot || is_long => {
                     return Tx::at_present(&self.database, interrupt).await.map_err(of_client);
                 }
                 None => Source::Strong,
@@ -707,6 +714,14 @@ impl Session {
             None => Ok(()),
         }
     }
+}
+
+/// What another attempt of a statement outside of a block needs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    snapshot: bool,
+    /// A transaction that has an id.
+    id: bool,
 }
 
 /// Whether the values of rows may have caused an error: of data, cardinality, constraints, or rows that do not match.

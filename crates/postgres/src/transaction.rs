@@ -17,6 +17,7 @@ use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, mark}
 use crate::execute::Unseen;
 use crate::failure::Failure;
 use crate::limits::Interrupt;
+use crate::transaction_ids::OpenId;
 
 /// Microseconds from 1970-01-01 to 2000-01-01.
 pub(crate) const EPOCH_MICROS: i64 = 946_684_800_000_000;
@@ -41,7 +42,9 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct Tx {
     pub(crate) database: Arc<Database>,
-    source: Source,
+    pub(crate) source: Source,
+    /// Its id, until it begins to commit.
+    pub(crate) open_id: Option<OpenId>,
     /// Before its first write.
     start: Option<Savepoint>,
     pub(crate) catalog: Arc<Catalog>,
@@ -161,6 +164,7 @@ impl Tx {
         Self {
             database: Arc::clone(database),
             source,
+            open_id: None,
             start,
             catalog: database.catalog(),
             is_verified: false,
@@ -223,6 +227,7 @@ impl Tx {
     pub(crate) async fn confirm(mut self) -> Result<(), Failure> {
         self.delete_unseen();
         if let (Source::ReadWrite(tx), Some(start)) = (&self.source, &self.start) {
+            self.open_id = None;
             tx.restore(start)?;
             tx.clone().commit().await?;
         }
@@ -491,6 +496,7 @@ impl Tx {
                 return Err(failure);
             }
         };
+        self.open_id = None;
         let Source::ReadWrite(tx) = &self.source else { return Ok(None) };
         let committed = match tx.clone().commit().await {
             Ok(committed) => committed,

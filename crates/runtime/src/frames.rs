@@ -234,7 +234,11 @@ fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {
     fields(out);
     let length = out.len() - start - HEADER_BYTES + out.kept_bytes() - kept;
     let length = u32::try_from(length).expect("limits keep messages below 4 GiB");
-    let checksum = out.pieces(start + HEADER_BYTES).fold(base::checksum(&[]), base::checksum_append);
+    let payload = start + HEADER_BYTES;
+    let checksum = match out.kept_bytes() {
+        0 => base::checksum(&out.as_slice()[payload..]),
+        _ => out.pieces(payload).fold(base::checksum(&[]), base::checksum_append),
+    };
     out.patch_u32(start, length);
     out.patch_u32(start + 4, checksum);
 }

@@ -87,6 +87,10 @@ async fn begin(
             let committed = client.commit_transaction(timed(request, time)).await?;
             ApiResponse::TransactionCommitted(committed.into_inner())
         }
+        // The state machine sends it as `Sent::OpenSession`.
+        ApiRequest::OpenSession(request) => {
+            return Ok(session_opened(client.open_session(timed(request, time)).await?.into_inner()));
+        }
         ApiRequest::ResolveTransaction(request) => {
             ApiResponse::TransactionOutcome(client.resolve_transaction(timed(request, time)).await?.into_inner())
         }

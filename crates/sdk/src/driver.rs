@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use api::columns::StreamResponse;
 use api::local::{self, Answer};
-use base::{KeyRange, Monotonic};
-use client::{Action, AttemptId, CallId, Error, Fault, Link, NodeResponse, Sent, TimelineToken};
+use base::{DEADLOCK, KeyRange, Monotonic, OVERTAKEN};
+use client::{Action, AttemptId, CallId, Error, Fault, Link, NodeResponse, Sent, Stamp, TimelineToken};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -39,7 +39,7 @@ pub(crate) struct Ended {
     /// Whether an earlier attempt with unknown outcome may have been executed.
     pub(crate) in_doubt: bool,
     /// The stamp of a write.
-    pub(crate) stamp: Option<client::Stamp>,
+    pub(crate) stamp: Option<Stamp>,
 }
 
 /// The state shared by all clones of a client.
@@ -119,15 +119,20 @@ impl Driver {
 
     /// Executes a call. Dropping the future abandons it.
     pub(crate) async fn call(&self, request: ApiRequest, deadline: Duration) -> Ended {
+        self.call_with(request, None, deadline).await
+    }
+
+    /// As [`Driver::call`], with the stamp of a commit in a session that the caller has opened.
+    pub(crate) async fn call_with(&self, request: ApiRequest, stamp: Option<Stamp>, deadline: Duration) -> Ended {
         let began = Instant::now();
-        if let Some(response) = self.read_locally(&request, deadline).await {
-            return Ended { outcome: Ok(response), in_doubt: false, stamp: None };
+        if let Some(outcome) = self.read_locally(&request, deadline).await {
+            return Ended { outcome, in_doubt: false, stamp: None };
         }
         let deadline = deadline.saturating_sub(began.elapsed());
         let (sender, receiver) = oneshot::channel();
         let mut caller = self.step(|core, now| {
             let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
-            let id = core.machine.begin(request.ask(), deadline, now);
+            let id = core.machine.begin(request.ask(stamp), deadline, now);
             core.callers.insert(id, sender);
             Caller { driver: self, id, has_ended: false }
         });
@@ -143,7 +148,7 @@ impl Driver {
 
     /// Reads at the node of this process. `None` if it does not lead the range, or does not answer: the request is then
     /// sent as usual.
-    async fn read_locally(&self, request: &ApiRequest, deadline: Duration) -> Option<ApiResponse> {
+    async fn read_locally(&self, request: &ApiRequest, deadline: Duration) -> Option<Result<ApiResponse, Error>> {
         let node = self.local_node.as_ref()?;
         let (table, key, read) = local_read(request)?;
         if self.lock().machine.endpoint_of(table, key) != 0 {
@@ -154,13 +159,17 @@ impl Driver {
             Answer::Now(outcome) => outcome,
             Answer::Later(outcome) => timeout(time, outcome).await.ok()?,
         };
-        match of_local_node(outcome).ok()? {
-            NodeResponse::Of(response) => Some(response),
-            NodeResponse::Shown { answer, shown } => {
+        match of_local_node(outcome) {
+            Ok(NodeResponse::Of(response)) => Some(Ok(response)),
+            Ok(NodeResponse::Shown { answer, shown }) => {
                 self.lock().machine.has_seen(table, shown);
-                Some(answer)
+                Some(Ok(answer))
             }
-            NodeResponse::Session { .. } => None,
+            // The transaction has lost its locks: asking again would only wait.
+            Err(Fault::Definite(Error::Aborted(reason))) if reason == OVERTAKEN || reason.starts_with(DEADLOCK) => {
+                Some(Err(Error::Aborted(reason)))
+            }
+            Ok(NodeResponse::Session { .. }) | Err(_) => None,
         }
     }
 
@@ -260,6 +269,12 @@ impl Driver {
                 if let Some(caller) = core.callers.remove(&call) {
                     // The caller may have been dropped.
                     let _ = caller.send(Ended { outcome, in_doubt, stamp });
+                }
+            }
+            Action::Opened { call, session } => {
+                if let Some(caller) = core.callers.remove(&call) {
+                    let outcome = Ok(ApiResponse::SessionOpened(session));
+                    let _ = caller.send(Ended { outcome, in_doubt: false, stamp: None });
                 }
             }
             Action::SetTimer(at) => self.set_timer(core, at),

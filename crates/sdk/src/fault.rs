@@ -34,7 +34,7 @@ fn from_details(message: String, error: api::common::Error) -> Fault {
         Kind::UnknownTable | Kind::UnknownLog => Fault::Definite(Error::NotFound(message)),
         Kind::Exists => Fault::Definite(Error::Exists(message)),
         Kind::Precondition => Fault::Definite(Error::Precondition(message)),
-        Kind::Aborted => Fault::Definite(Error::Aborted(message)),
+        Kind::Aborted => Fault::Definite(Error::Aborted(reason(&message, "transaction aborted: "))),
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),

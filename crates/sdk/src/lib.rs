@@ -137,7 +137,7 @@ pub mod admin {
     };
 }
 
-pub use client::{Error, Stamp, TransactionId, Version};
+pub use client::{Error, InvalidTransactionId, Stamp, TransactionId, Version};
 pub use client_api::Client;
 pub use disks::{CreateDisk, Disk, DiskCheck, DiskDescription};
 pub use hold::SnapshotHold;

@@ -33,6 +33,8 @@ pub(crate) enum ApiRequest {
     Write(message::WriteRequest),
     DeleteRow(message::DeleteRowRequest),
     CommitTransaction(message::CommitTransactionRequest),
+    /// Opens a session that only the caller uses.
+    OpenSession(message::OpenSessionRequest),
     ResolveTransaction(message::ResolveTransactionRequest),
     UnlockTransaction(message::UnlockTransactionRequest),
     HoldVersions(message::HoldVersionsRequest),
@@ -82,6 +84,8 @@ pub(crate) enum ApiResponse {
     Rows(message::ScanResponse),
     Written(message::WriteResponse),
     TransactionCommitted(message::CommitTransactionResponse),
+    /// The number of the session.
+    SessionOpened(u64),
     TransactionOutcome(message::ResolveTransactionResponse),
     TransactionUnlocked,
     VersionsHeld(message::HoldVersionsResponse),
@@ -143,7 +147,7 @@ impl ApiLogRequest {
 
 impl ApiRequest {
     /// The request with the properties that the client state machine needs.
-    pub(crate) fn ask(self) -> Ask<Self> {
+    pub(crate) fn ask(self, stamp: Option<Stamp>) -> Ask<Self> {
         let (effect, pace) = match &self {
             Self::CreateTable(_)
             | Self::DropTable(_)
@@ -161,6 +165,7 @@ impl ApiRequest {
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
             // It takes several rounds, and a second driver does not help.
             Self::CommitTransaction(_) => (Effect::Commits, Pace::Slow),
+            Self::OpenSession(_) => (Effect::OpensSession, Pace::Prompt),
             Self::ResolveTransaction(_) => (Effect::Repeatable, Pace::Slow),
             Self::UnlockTransaction(_) | Self::HoldVersions(_) | Self::Clock => (Effect::Reads, Pace::Prompt),
             Self::Log(request) | Self::CoordinationLog(request) => (request.effect(), request.pace()),
@@ -173,6 +178,7 @@ impl ApiRequest {
             }
             Self::DeleteRow(request) => (request.table.clone(), request.key.clone(), 0),
             Self::CommitTransaction(request) => (request.table.clone(), request.key.clone(), request.encoded_len()),
+            Self::OpenSession(request) => (request.table.clone(), request.key.clone(), 0),
             Self::ResolveTransaction(request) => (request.table.clone(), request.key.clone(), 0),
             Self::UnlockTransaction(request) => (request.table.clone(), request.key.clone(), 0),
             Self::HoldVersions(request) => (request.table.clone(), request.key.clone(), 0),
@@ -188,7 +194,7 @@ impl ApiRequest {
             Self::Scan(scan) if reads::is_for_any_replica(scan.options.as_ref()) => Some(position(scan)),
             _ => None,
         };
-        Ask { table, key, effect, pace, bytes, anywhere, request: self }
+        Ask { table, key, effect, pace, bytes, anywhere, stamp, request: self }
     }
 }
 

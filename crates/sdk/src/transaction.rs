@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::columns as message;
 use api::columns::read_options::Consistency;
 use api::columns::resolve_transaction_response::Outcome;
-use base::KeyRange;
+use base::{KeyRange, UNREACHABLE};
 use bytes::Bytes;
 use client::TransactionId;
 use tokio::task::JoinSet;
@@ -37,6 +37,8 @@ const UNLOCK_MAX: Duration = Duration::from_secs(1);
 /// A read for update that takes this time may have been sent several times: another copy may lock the row after the
 /// transaction has ended. It is at most the time after which a client sends a request again.
 const SENT_AGAIN: Duration = Duration::from_millis(400);
+/// Why a transaction is aborted that reads a row again.
+const CHANGED: &str = "another transaction has changed a row that this one has read";
 /// Maximum ranges in which read locks are released. Locks in further ranges expire.
 const UNLOCKED_MAX: usize = 32;
 
@@ -187,6 +189,40 @@ impl Client {
 }
 
 impl Transaction {
+    /// The id of the transaction, with which any client can ask for its outcome ([`Client::resolve_transaction`]), also
+    /// if this program ends during the commit. The range that holds `key` in `table` decides about the transaction: a
+    /// row that it changes or reads costs least. Every call returns the id of the first one. Costs one write; the id is
+    /// valid for 10 minutes, and a later commit fails with [`Error::Aborted`].
+    ///
+    /// # Errors
+    /// [`Error`]. [`Error::Invalid`] if the transaction has ended.
+    pub async fn id(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<TransactionId, Error> {
+        self.state().check_open()?;
+        if let Some(id) = self.assigned_id() {
+            return Ok(id);
+        }
+        let (table, key) = (table.into(), key.into());
+        let request = message::OpenSessionRequest { table: table.clone(), key: key.clone() };
+        let opened = self.client.driver.call(ApiRequest::OpenSession(request), self.left()?).await;
+        let session = match opened.outcome {
+            Ok(ApiResponse::SessionOpened(session)) => session,
+            Ok(other) => return Err(unexpected(&other)),
+            // A session that nobody uses does no harm.
+            Err(Error::OutcomeUnknown(reason)) => return Err(Error::Unavailable(reason)),
+            Err(error) => return Err(error),
+        };
+        let stamp = client::Stamp { session, sequence: 1, first_incomplete: 1 };
+        let mut state = self.state();
+        state.check_open()?;
+        Ok(state.id.get_or_insert(TransactionId { table, key, stamp }).clone())
+    }
+
+    /// The id, if [`Transaction::id`] has assigned one.
+    #[must_use]
+    pub fn assigned_id(&self) -> Option<TransactionId> {
+        self.state().id.clone()
+    }
+
     /// Reads a row. Columns that the transaction itself has put have the version [`Version::ABSENT`].
     ///
     /// # Errors
@@ -383,9 +419,13 @@ impl Transaction {
     }
 
     async fn send_commit(&self, parts: state::Parts, nothing: Committed<()>) -> Result<Committed<()>, Error> {
+        let id = self.state().id.clone();
         let first_write = parts.writes.first().map(|write| (write.table.clone(), write.key.clone()));
         let first_read = || parts.reads.first().map(|read| (read.table.clone(), read.start.clone()));
-        let (table, key) = first_write.or_else(first_read).unwrap_or_default();
+        let (own, (table, key)) = match id {
+            Some(TransactionId { table, key, stamp }) => (Some(stamp), (table, key)),
+            None => (None, first_write.or_else(first_read).unwrap_or_default()),
+        };
         let request = message::CommitTransactionRequest {
             table: table.clone(),
             key: key.clone(),
@@ -396,7 +436,8 @@ impl Transaction {
         };
         let left = self.left()?;
         let time = left - (left / RESOLVE_SHARE).min(RESOLVE_MAX);
-        let Ended { outcome, stamp, .. } = self.client.driver.call(ApiRequest::CommitTransaction(request), time).await;
+        let request = ApiRequest::CommitTransaction(request);
+        let Ended { outcome, stamp, .. } = self.client.driver.call_with(request, own, time).await;
         let reason = match outcome {
             Ok(ApiResponse::TransactionCommitted(answer)) => {
                 return Ok(Committed {
@@ -419,7 +460,9 @@ impl Transaction {
         };
         match outcome {
             Ok(TransactionOutcome::Committed(timestamp)) => Ok(Committed { timestamp, ..nothing }),
-            Ok(TransactionOutcome::Aborted) => Err(Error::Aborted(reason)),
+            Ok(TransactionOutcome::Aborted) => {
+                Err(Error::Aborted(format!("{UNREACHABLE}, and the commit was given up: {reason}")))
+            }
             Ok(TransactionOutcome::Forgotten) | Err(_) => {
                 Err(Error::CommitUnknown { reason, transaction: Box::new(id) })
             }
@@ -438,6 +481,12 @@ impl Transaction {
             owner.id = owner.id.wrapping_sub(1);
         }
         Self { owner, state: Arc::new(Mutex::new(state.again())), ..self.clone() }
+    }
+
+    /// As [`Transaction::again`], for a transaction that may take longer: `limit` from now on.
+    #[must_use]
+    pub fn again_within(&self, limit: Duration) -> Self {
+        Self { until: Instant::now() + limit, ..self.again() }
     }
 
     /// Releases the read locks after an error, unless the transaction can still be committed.
@@ -489,8 +538,13 @@ impl Transaction {
         match self.ask(ApiRequest::Get(request), (table.to_owned(), key.clone()), for_update).await? {
             ApiResponse::Row(message::GetResponse { cells, as_of, .. }) => {
                 let keys = KeyRange { start: key.clone(), end: Some([&key[..], &[0]].concat().into()) };
+                let cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
+                let newest = cells.iter().map(|cell| cell.version.as_nanos()).max();
+                if newest.is_some_and(|newest| self.state().is_outdated(table, key, newest)) {
+                    return Err(Error::Aborted(CHANGED.to_owned()));
+                }
                 self.has_read(table, &keys, &as_of.ok_or_else(unstated)?)?;
-                Ok(cells.into_iter().map(Into::into).collect())
+                Ok(cells)
             }
             other => Err(unexpected(&other)),
         }

@@ -530,6 +530,23 @@ impl<'a> Binder<'a> {
                 let (sequence, name) = self.sequence(name)?;
                 Ok(Typed::new(Expression::CurrentValue(sequence, name), SqlType::Int8))
             }
+            ("pg_current_xact_id" | "txid_current", []) => {
+                Ok(Typed::new(Expression::TransactionId { assigns: true }, SqlType::Int8))
+            }
+            ("pg_current_xact_id_if_assigned" | "txid_current_if_assigned", []) => {
+                Ok(Typed::new(Expression::TransactionId { assigns: false }, SqlType::Int8))
+            }
+            ("pg_xact_status" | "txid_status", [id]) => {
+                let id = self.bind(id)?;
+                // A literal may be the text in the detail of an error.
+                let to = match (&id.expression, &id.sql_type) {
+                    (_, Some(of)) if of.is_text() => SqlType::Text,
+                    (Expression::Constant(_), None) => SqlType::Text,
+                    _ => SqlType::Int8,
+                };
+                let id = self.coerce(id, &to, Context::Implicit)?;
+                Ok(Typed::new(Expression::TransactionStatus(boxed(id)), SqlType::Text))
+            }
             ("lastval", []) => Ok(Typed::new(Expression::LastValue, SqlType::Int8)),
             ("coalesce", [_, ..]) => {
                 let values = arguments.iter().map(|argument| self.bind(argument)).collect::<Result<Vec<_>, _>>()?;

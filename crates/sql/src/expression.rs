@@ -28,6 +28,22 @@ pub trait Supply {
         None
     }
 
+    /// The id of the transaction. If it has none, one is assigned or none is returned.
+    ///
+    /// # Errors
+    /// It cannot be assigned here, or not yet.
+    fn transaction_id(&mut self, _assigns: bool) -> Result<Option<i64>, SqlError> {
+        Err(SqlError::unsupported("the id of the transaction here"))
+    }
+
+    /// The status of a transaction by its id in text, in PostgreSQL's words; none if it is not known any more.
+    ///
+    /// # Errors
+    /// It was not asked for yet, or nobody can tell it.
+    fn transaction_status(&mut self, _id: &str) -> Result<Option<&'static str>, SqlError> {
+        Err(SqlError::unsupported("the status of a transaction here"))
+    }
+
     /// A random UUID (version 4).
     fn random_uuid(&mut self) -> [u8; 16];
 }
@@ -119,6 +135,12 @@ pub(crate) enum Expression {
     CurrentValue(SequenceId, String),
     /// `lastval`
     LastValue,
+    /// `pg_current_xact_id`, or without assigning one.
+    TransactionId {
+        assigns: bool,
+    },
+    /// `pg_xact_status`
+    TransactionStatus(Box<Self>),
     RandomUuid,
     Not(Box<Self>),
     Negate(Box<Self>),
@@ -154,6 +176,8 @@ impl Expression {
                     | Self::NextValue(_)
                     | Self::CurrentValue(..)
                     | Self::LastValue
+                    | Self::TransactionId { .. }
+                    | Self::TransactionStatus(_)
                     | Self::RandomUuid
             );
         });
@@ -172,8 +196,10 @@ impl Expression {
             | Self::NextValue(_)
             | Self::CurrentValue(..)
             | Self::LastValue
+            | Self::TransactionId { .. }
             | Self::RandomUuid => {}
-            Self::Not(a)
+            Self::TransactionStatus(a)
+            | Self::Not(a)
             | Self::Negate(a)
             | Self::IsNull(a)
             | Self::Is(a, _)
@@ -235,6 +261,16 @@ impl Expression {
                 let value = environment.supply.last_value();
                 Value::Int8(value.ok_or_else(|| not_in_session("lastval"))?)
             }
+            Self::TransactionId { assigns } => {
+                environment.supply.transaction_id(*assigns)?.map_or(Value::Null, Value::Int8)
+            }
+            Self::TransactionStatus(a) => match value(a)?.to_text() {
+                Some(id) => {
+                    let status = environment.supply.transaction_status(&id)?;
+                    status.map_or(Value::Null, |status| Value::Text(status.to_owned()))
+                }
+                None => Value::Null,
+            },
             Self::RandomUuid => Value::Uuid(environment.supply.random_uuid()),
             Self::Not(a) => truth(&value(a)?)?.map_or(Value::Null, |a| Value::Bool(!a)),
             Self::Negate(a) => negate(value(a)?)?,

@@ -27,7 +27,7 @@ use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
 use crate::evaluation::{Evaluation, Question};
 use crate::request::{ClientSessionId, Mismatch, Outcome, SessionStamp, TableRequest, TableResponse};
-use crate::transaction::{Prepare, TransactionId};
+use crate::transaction::{Prepare, SPLIT, TransactionId};
 
 pub(crate) mod reads;
 mod rows;
@@ -246,9 +246,6 @@ impl Tablet {
         self.sessions.unused_since(moment)
     }
 }
-
-/// Why a transaction is not executed if its keys are not those of the range any more.
-const SPLIT: &str = "a range was split or dropped meanwhile";
 
 /// The result of applying an entry.
 type Execution = Applied<TableResponse, TransactionDecided>;

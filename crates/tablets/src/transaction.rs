@@ -39,6 +39,11 @@ use crate::validate::{check_part, check_totals};
 
 /// Why a transaction is aborted if another one has changed what it has read.
 pub const CONFLICT: &str = "another transaction or write has changed what it has read";
+/// Why a transaction must be tried again: a range admits none for a short time.
+pub const DRAINING: &str =
+    "the range is about to be split or dropped, and accepts no transactions over several ranges now";
+/// Why a transaction is not executed if its keys are not those of the range any more.
+pub(crate) const SPLIT: &str = "a range was split or dropped meanwhile";
 
 /// The identity of a transaction: its commit's number in a session of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

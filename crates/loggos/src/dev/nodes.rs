@@ -17,7 +17,7 @@ use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent, say};
 use runtime::EXIT_LEFT;
-use runtime::config::{Advertise, ClockKind, Config, Listen, Nbd, Peer, Tuning, ZooKeeper};
+use runtime::config::{Advertise, ClockKind, Config, Listen, Nbd, Peer, Sql, Tuning, ZooKeeper};
 use runtime::directory_lock::DirectoryLock;
 
 const PEERS_PORT: u16 = 7_100;
@@ -155,6 +155,7 @@ impl Nodes {
             advertise: Advertise::default(),
             zookeeper: self.zookeeper.clone(),
             nbd: self.nbd.clone(),
+            sql: Sql::default(),
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: self.tuning,
         };

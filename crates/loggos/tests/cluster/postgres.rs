@@ -213,6 +213,78 @@ fn sql_transactions_in_conflict() {
     assert_eq!(two.fails("BEGIN READ ONLY; DELETE FROM t"), "25006");
 }
 
+/// The outcome of a transaction by its id, at every node, also if nobody has decided it.
+#[test]
+fn sql_outcomes_of_transactions() {
+    let cluster = Cluster::of(3);
+    let (mut one, mut two) = (Postgres::await_connected(&cluster, 1), Postgres::await_connected(&cluster, 2));
+    let status = |at: &mut Postgres, id: &str| at.rows(&format!("SELECT coalesce(pg_xact_status({id}), 'unknown')"));
+    one.rows("CREATE TABLE t (id int PRIMARY KEY, n int)");
+    one.rows("INSERT INTO t VALUES (1, 0), (2, 0)");
+    one.rows("BEGIN; UPDATE t SET n = 1 WHERE id = 1");
+    assert_eq!(one.rows("SELECT pg_current_xact_id_if_assigned() IS NULL"), ["t"]);
+    let id = one.rows("SELECT pg_current_xact_id()").remove(0);
+    assert_eq!(one.rows("SELECT txid_current(), pg_current_xact_id_if_assigned()"), [format!("{id},{id}")]);
+    assert_eq!(status(&mut one, &id), ["in progress"]);
+    one.rows("COMMIT");
+    for at in [&mut one, &mut two] {
+        assert_eq!(status(at, &id), ["committed"]);
+        assert_eq!(status(at, &format!("'{id}'::xid8")), ["committed"]);
+    }
+    one.rows("BEGIN; UPDATE t SET n = 2 WHERE id = 1");
+    let id = one.rows("SELECT pg_current_xact_id()").remove(0);
+    one.rows("ROLLBACK");
+    assert_eq!(status(&mut two, &id), ["aborted"]);
+    // The question at another node aborts a transaction that has not ended.
+    one.rows("BEGIN; UPDATE t SET n = 3 WHERE id = 1");
+    let id = one.rows("SELECT pg_current_xact_id()").remove(0);
+    assert_eq!(status(&mut two, &id), ["aborted"]);
+    assert_eq!(one.fails("COMMIT"), "40001");
+    assert_eq!(status(&mut one, &id), ["aborted"]);
+    assert_eq!(two.rows("SELECT n FROM t WHERE id = 1"), ["1"]);
+    // Blocks that change nothing, and statements outside of blocks, are committed too.
+    one.rows("BEGIN");
+    let id = one.rows("SELECT pg_current_xact_id()").remove(0);
+    one.rows("COMMIT");
+    assert_eq!(status(&mut two, &id), ["committed"]);
+    let id = one.rows("SELECT txid_current()").remove(0);
+    assert_eq!(status(&mut two, &id), ["committed"]);
+    let id = one.rows("INSERT INTO t VALUES (3, 0) RETURNING pg_current_xact_id()").remove(0);
+    assert_eq!(status(&mut two, &id), ["committed"]);
+    assert_eq!(status(&mut two, "12345"), ["unknown"]);
+    assert_eq!(two.fails("SELECT pg_xact_status('x')"), "22P02");
+    assert_eq!(two.fails("BEGIN READ ONLY; SELECT pg_current_xact_id()"), "25006");
+}
+
+#[test]
+fn sql_deadlocks_and_early_conflicts() {
+    let cluster = Cluster::of(1);
+    let (mut one, mut two) = (Postgres::await_connected(&cluster, 1), Postgres::await_connected(&cluster, 1));
+    one.rows("CREATE TABLE t (id int PRIMARY KEY, n int)");
+    one.rows("INSERT INTO t VALUES (1, 0), (2, 0)");
+    one.rows("BEGIN; UPDATE t SET n = 1 WHERE id = 1");
+    two.rows("BEGIN; UPDATE t SET n = 2 WHERE id = 2");
+    let waiting = std::thread::spawn(move || {
+        one.rows("UPDATE t SET n = 1 WHERE id = 2");
+        one.rows("COMMIT");
+        one
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(two.fails("UPDATE t SET n = 2 WHERE id = 1"), "40P01");
+    let mut one = waiting.join().expect("the older transaction goes on");
+    two.rows("ROLLBACK");
+    assert_eq!(two.rows("SELECT n FROM t ORDER BY id"), ["1", "1"]);
+    // A row that was absent before is a conflict. The session of the deadlock would keep its age.
+    let mut three = Postgres::await_connected(&cluster, 1);
+    one.rows("BEGIN; SELECT n FROM t WHERE id = 1");
+    three.rows("BEGIN");
+    assert!(three.rows("SELECT n FROM t WHERE id = 7").is_empty());
+    one.rows("INSERT INTO t VALUES (7, 7); COMMIT");
+    assert_eq!(three.fails("INSERT INTO t VALUES (7, 8)"), "40001");
+    three.rows("ROLLBACK");
+    assert_eq!(three.fails("INSERT INTO t VALUES (7, 8)"), "23505");
+}
+
 #[test]
 fn sql_survives_killed_nodes() {
     let cluster = Cluster::of(3);

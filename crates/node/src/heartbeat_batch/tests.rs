@@ -10,7 +10,7 @@ use crate::testing::{Bench, Cluster, split_at};
 use tablets::Tablet;
 
 impl Cluster {
-    /// A cluster with a table of six ranges, after an idle period.
+    /// A cluster with a table of six ranges, after an idle period in which their leads were spread.
     fn at_rest() -> Self {
         let mut cluster = Self::start();
         cluster.pass(Duration::from_millis(2_000));
@@ -21,7 +21,7 @@ impl Cluster {
             options: TableOptions { replicas: 3, retention, ..TableOptions::of(Tablet::KIND) },
         }));
         cluster.nodes[0].ask(1, create);
-        cluster.pass(Duration::from_millis(3_000));
+        cluster.pass(Duration::from_millis(9_000));
         cluster.seen.clear();
         cluster
     }

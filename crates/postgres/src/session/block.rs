@@ -1,14 +1,20 @@
 //! Transaction blocks: from BEGIN to COMMIT, or the statements of one message.
 
+use std::time::Duration;
+
 use base::limits::sql::SAVEPOINTS_MAX;
 use sql::statement::{Modes, Statement};
 use sql::{SqlError, Value};
+use tokio::time::Instant;
 
 use super::{Response, Session, Status, TRANSACTION_TIME, done};
-use crate::failure::{Failure, of_client};
+use crate::failure::{Failure, is_conflict, of_client};
 use crate::settings::Settings;
 use crate::statement::Prepared;
 use crate::transaction::{Saved, Source, Tx};
+
+/// How long after the end of a block the next one keeps its age.
+const AGE_KEPT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -92,13 +98,36 @@ impl Session {
             return Ok(());
         }
         let Some(tx) = block.tx else { return Ok(()) };
-        let outcome = tx.commit().await;
+        let store = tx.for_retry();
+        let outcome = tx.commit().await.map_err(SqlError::from);
+        if let (Err(error), Some(store)) = (&outcome, store)
+            && is_conflict(error)
+        {
+            self.overtaken = Some((store, Instant::now()));
+        }
         if outcome.is_err()
             && let Some(settings) = block.settings
         {
             self.settings = settings;
         }
-        outcome.map(|_| ()).map_err(SqlError::from)
+        outcome.map(|_| ())
+    }
+
+    /// If others have ended the block, the next one keeps its age, and has priority over those that began after it.
+    pub(super) fn keep_age(&mut self, error: &SqlError) {
+        if is_conflict(error)
+            && let Some(store) = self.block.as_ref().and_then(|block| block.tx.as_ref()?.for_retry())
+        {
+            self.overtaken = Some((store, Instant::now()));
+        }
+    }
+
+    /// The store's transaction of a block that changes rows.
+    fn begin_store(&mut self) -> sdk::Transaction {
+        match self.overtaken.take() {
+            Some((store, at)) if at.elapsed() < AGE_KEPT => store.again_within(TRANSACTION_TIME),
+            _ => self.database.client.begin_transaction_within(TRANSACTION_TIME),
+        }
     }
 
     pub(super) async fn roll_back(&mut self, block: Block) {
@@ -158,12 +187,14 @@ impl Session {
             return Ok(());
         }
         let read_only = block.modes.read_only.unwrap_or_else(|| self.settings.is_read_only_by_default());
-        let client = &self.database.client;
         let begin = |source| Tx::new(&self.database, source, self.interrupt());
         let mut tx = match &block.modes.as_of {
             Some(as_of) => begin(self.snapshot_of(as_of).await?),
             None if read_only => Tx::at_present(&self.database, self.interrupt()).await.map_err(of_client)?,
-            None => begin(Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME))),
+            None => {
+                let source = Source::ReadWrite(self.begin_store());
+                Tx::new(&self.database, source, self.interrupt())
+            }
         };
         tx.load_schema().await?;
         if let Some(block) = &mut self.block {
@@ -221,7 +252,10 @@ impl Session {
                     return Ok(response);
                 }
                 // The client has no results of it yet.
-                Err(Failure::Stale | Failure::Conflict(_)) if is_first && !has_refreshed => tx.rollback().await,
+                Err(Failure::Stale | Failure::Conflict(_)) if is_first && !has_refreshed => {
+                    self.overtaken = tx.for_retry().map(|store| (store, Instant::now()));
+                    tx.rollback().await;
+                }
                 Err(failure) => {
                     if let Some(block) = &mut self.block {
                         block.tx = Some(tx);

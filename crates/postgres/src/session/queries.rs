@@ -80,8 +80,10 @@ impl Session {
         match stream.next().await {
             Ok(page) => Ok(page),
             Err(failure) => {
+                let error = failure.into();
+                self.keep_age(&error);
                 self.fail_block().await;
-                Err(failure.into())
+                Err(error)
             }
         }
     }

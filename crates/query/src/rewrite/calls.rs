@@ -69,6 +69,15 @@ pub(super) fn other_call(
             return Err(not_here(name));
         }
         ("lastval", []) => return Err(not_here(name)),
+        (
+            "pg_current_xact_id"
+            | "pg_current_xact_id_if_assigned"
+            | "pg_xact_status"
+            | "txid_current"
+            | "txid_current_if_assigned"
+            | "txid_status",
+            _,
+        ) => return Err(not_here(name)),
         _ => None,
     })
 }

@@ -171,7 +171,7 @@ impl Connection {
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
         if !self.gathering.is_empty() {
             let copied = self.gathering.len();
-            self.gathering.take_pieces().into_iter().for_each(|piece| self.waiting.push(piece));
+            self.gathering.take_pieces(|piece| self.waiting.push(piece));
             if copied > KEPT_BYTES_MAX {
                 self.gathering = Writer::by_reference();
             }

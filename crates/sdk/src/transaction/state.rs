@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::columns as message;
 use base::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
 use bytes::Bytes;
-use client::{PendingCell, PendingWrites, RowName, RowWrite};
+use client::{PendingCell, PendingWrites, RowName, RowWrite, TransactionId};
 
 use crate::types::{Cell, Row};
 use crate::{Error, Version};
@@ -30,6 +30,10 @@ pub(super) struct State {
     /// Whether read locks were released. The nodes then ignore further reads of this owner.
     pub(super) has_unlocked: bool,
     writes: PendingWrites,
+    /// The id under which it is committed, if it was asked for.
+    pub(super) id: Option<TransactionId>,
+    /// The timestamp of the oldest state that was read.
+    oldest_ns: Option<i64>,
     /// Bytes of all keys, names and values.
     bytes: usize,
     has_ended: bool,
@@ -90,6 +94,7 @@ impl State {
         if end.as_ref().is_some_and(|end| *end <= start) {
             return Ok(());
         }
+        self.oldest_ns = Some(self.oldest_ns.map_or(seen, |oldest| oldest.min(seen)));
         let mut span: Span = (table.to_owned(), start, end);
         if let Some(before) = self.reads.get_mut(&span) {
             self.reads_differ |= *before != seen;
@@ -124,6 +129,17 @@ impl State {
         }
         self.reads.insert(span, seen);
         Ok(())
+    }
+
+    /// Whether a row's version shows that it has changed since an earlier read of this key, so that the commit would fail.
+    pub(super) fn is_outdated(&self, table: &str, key: &Bytes, version: i64) -> bool {
+        if self.oldest_ns.is_none_or(|oldest| version <= oldest) {
+            return false;
+        }
+        let first = (table.to_owned(), Bytes::new(), None);
+        let end = (table.to_owned(), Bytes::from([key, &[0][..]].concat()), None);
+        let covers = |((_, _, end), seen): (&Span, &i64)| end.as_ref().is_none_or(|end| end > key) && version > *seen;
+        self.reads.range(first..end).any(covers)
     }
 
     /// Changes a column of a row.
@@ -229,7 +245,7 @@ impl State {
         self.has_ended = true;
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         // A single strong read shows one moment between its beginning and its end: there is nothing to validate.
-        let needs_commit = !writes.is_empty() || reads.len() > 1 || self.reads_differ;
+        let needs_commit = !writes.is_empty() || reads.len() > 1 || self.reads_differ || self.id.is_some();
         let read = |((table, start, end), seen_ns)| message::TransactionRead { table, start, end, seen_ns };
         let reads = reads.into_iter().map(read).collect();
         let writes = writes.into_iter().map(|(name, row)| message_of(name, row)).collect();
@@ -368,6 +384,32 @@ mod tests {
         }
         assert_eq!(again.unanswered(9).len(), 5, "with that of the earlier attempt");
         assert_eq!(again.unanswered(2), [place("a"), place("d")]);
+    }
+
+    /// A later read shows that an earlier one is outdated, of a row or of a range without the row.
+    #[test]
+    fn newer_version_of_a_read_row_is_a_conflict() {
+        let mut state = State::default();
+        let is_outdated =
+            |state: &State, table, key: &'static str, version| state.is_outdated(table, &Bytes::from(key), version);
+        assert!(!is_outdated(&state, "t", "b", 9));
+        read(&mut state, "t", "a", Some("d"), 5);
+        read(&mut state, "t", "f", Some("f\0"), 7);
+        read(&mut state, "u", "a", None, 6);
+        assert!(!is_outdated(&state, "t", "b", 5) && is_outdated(&state, "t", "b", 6));
+        assert!(!is_outdated(&state, "t", "d", 9) && !is_outdated(&state, "t", "e", 9), "they were not read");
+        assert!(!is_outdated(&state, "t", "f", 7) && is_outdated(&state, "t", "f", 8));
+        assert!(is_outdated(&state, "u", "z", 7));
+    }
+
+    /// The outcome of a transaction with an id is asked for.
+    #[test]
+    fn transaction_with_an_id_needs_a_commit() {
+        let stamp = client::Stamp { session: 1, sequence: 1, first_incomplete: 1 };
+        let id = Some(TransactionId { table: "t".to_owned(), key: Bytes::new(), stamp });
+        let mut state = State { id, ..State::default() };
+        assert!(state.end().needs_commit);
+        assert!(state.again().id.is_none());
     }
 
     #[test]

@@ -151,6 +151,8 @@ impl World {
                     self.client_answered(client, outcome.map_err(failure), in_doubt);
                 }
             }
+            // Clients of the simulator ask for no session of their own.
+            Action::Opened { .. } => {}
             Action::SetTimer(at) => {
                 let held = &mut self.libraries.all[library];
                 held.timer += 1;
@@ -292,7 +294,7 @@ fn ask(effect: Effect, request: Request) -> Ask<Request> {
         _ => Pace::Slow,
     };
     let anywhere = anywhere(&request);
-    Ask { table, key, effect, pace, bytes: 0, anywhere, request }
+    Ask { table, key, effect, pace, bytes: 0, anywhere, stamp: None, request }
 }
 
 fn key(request: &TableRequest) -> Bytes {

@@ -72,6 +72,8 @@ pub fn sql_type(name: &DataType) -> Result<SqlType, SqlError> {
         DataType::Custom(name, modifiers) if modifiers.is_empty() => match plain_name(name).as_str() {
             "name" => SqlType::Text,
             "bpchar" => SqlType::Text,
+            // Ids of transactions are positive.
+            "xid8" => SqlType::Int8,
             other => return Err(undefined(other)),
         },
         other => return Err(undefined(&other.to_string().to_lowercase())),

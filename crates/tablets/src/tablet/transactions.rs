@@ -290,7 +290,9 @@ impl Tablet {
             Admission::Answer(Err(Failure::UnknownSession(session))) => Err(Failure::UnknownSession(session)),
             _ => {
                 let outcome = Err(aborted(ABORTED));
-                self.sessions.record(stamp, &outcome);
+                if !planted(Bug::AbortNotRecorded) {
+                    self.sessions.record(stamp, &outcome);
+                }
                 outcome
             }
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Monotonic};
+use base::{CohortId, Monotonic, PRIORITY, UNREACHABLE};
 use state_machine::range_map::RangeMap;
 use state_machine::{Failure, LockOwner};
 
@@ -11,7 +11,8 @@ use super::division::divide;
 use super::{Action, Asked, Call, Destination, TwoPhase};
 use crate::request::{Outcome, TableRequest, TableResponse};
 use crate::transaction::{
-    Commit, Coordinator, Participant, Prepare, TransactionId, TransactionOutcome, TransactionPart, TransactionRequest,
+    Commit, Coordinator, DRAINING, Participant, Prepare, SPLIT, TransactionId, TransactionOutcome, TransactionPart,
+    TransactionRequest,
 };
 
 /// A transaction that this node drives.
@@ -194,7 +195,11 @@ impl TwoPhase {
             | Failure::UnknownTable(_)
             | Failure::UnknownSession(_) => failure,
             Failure::Aborted(_) => failure,
+            Failure::Unavailable(reason) if ![PRIORITY, DRAINING, SPLIT].contains(&reason.as_str()) => {
+                Failure::Aborted(format!("{UNREACHABLE}: {reason}"))
+            }
             Failure::Unavailable(reason) => Failure::Aborted(reason),
+            Failure::Unknown(reason) => Failure::Aborted(format!("{UNREACHABLE}: {reason}")),
             other => Failure::Aborted(other.to_string()),
         };
         if let Some(driven) = self.driven.get_mut(&call) {

@@ -123,7 +123,7 @@ fn status_object_schema() {
     ]);
     let cohort = json!({
         "cohort": 2, "kind": "table", "table": "t", "log": null, "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",
-        "losses": 0, "configuration": null, "led": true, "planned_nodes": [1, 2, 3], "replica_count": 3, "replicas": replicas,
+        "losses": 0, "bytes": 0, "configuration": null, "led": true, "planned_nodes": [1, 2, 3], "replica_count": 3, "replicas": replicas,
     });
     assert_eq!(cohorts, [cohort]);
 }
