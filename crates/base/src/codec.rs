@@ -81,7 +81,7 @@ impl Writer {
         Self { buffer, kept: None }
     }
 
-    /// Returns its buffer.
+    /// Returns the buffer, with everything that was written.
     #[must_use]
     pub fn into_buffer(self) -> BytesMut {
         self.buffer
@@ -189,7 +189,7 @@ impl Writer {
         pieces.chain(std::iter::once(&self.buffer[last..]))
     }
 
-    /// Passes on everything written so far in order, and starts again.
+    /// Passes the written bytes to `take` in order, and clears the writer.
     pub fn take_pieces(&mut self, mut take: impl FnMut(Bytes)) {
         if let Some(kept) = self.kept.as_mut().filter(|kept| kept.bytes > 0) {
             kept.bytes = 0;

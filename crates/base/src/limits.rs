@@ -215,7 +215,7 @@ pub mod nbd {
     pub const STRING_BYTES_MAX: usize = 4096;
 }
 
-/// What the names of the tables of SQL databases begin with.
+/// Prefix of the names of tables that store SQL databases.
 pub const SQL_PREFIX: &str = "sql.";
 
 /// Of PostgreSQL clients, and of SQL.

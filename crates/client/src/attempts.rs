@@ -22,7 +22,7 @@ const DOUBLINGS_MAX: u32 = 6;
 const LAST_SHARE: u64 = 5;
 /// ... up to this.
 const LAST_MAX: Duration = Duration::from_millis(300);
-/// How long a leader with a full disk is asked again: it hands the range to a replica with space meanwhile.
+/// How long a request is retried at a leader with a full disk, which hands the range to a replica with space.
 const HAND_OVER_MAX: Duration = Duration::from_millis(1_000);
 /// Advice about a row write that may have been executed.
 const ADVICE: &str = "read the row before a retry";

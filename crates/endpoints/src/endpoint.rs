@@ -42,7 +42,7 @@ const READ_BYTES_AT_ONCE: usize = 1 << 20;
 const TURN_INPUT_BYTES: usize = 8 << 20;
 /// Bytes of replies after which a turn ends, so that full output queues are noticed.
 const TURN_OUTPUT_BYTES: usize = 4 << 20;
-/// The longest wait of a loop whose protocol gives up requests ([`Protocol::GIVES_UP`]), so that a wait differs from a stall.
+/// Maximum wait of the loop if requests end with their connection ([`Protocol::GIVES_UP`]): a longer one is a stall.
 const BEAT: Duration = Duration::from_millis(100);
 /// Interval of the search for clients that missed a timeout.
 const SWEEP: Duration = Duration::from_millis(1_000);
@@ -395,8 +395,8 @@ impl<P: Protocol> Endpoint<P> {
     }
 }
 
-/// Reads what a client has sent before it closed its end, to nobody: a connection that is closed with unread bytes is reset,
-/// and a client that waits for its end would report that.
+/// Discards unread input before a close: the kernel resets a connection that is closed with unread bytes, and clients report
+/// the reset as an error.
 fn discard_input<C>(connection: &mut crate::connections::Connection<C>, buffer: &mut [u8]) {
     let mut left = READ_BYTES_AT_ONCE;
     while left > 0

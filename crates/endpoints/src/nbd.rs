@@ -579,7 +579,7 @@ impl<M: LocalMachine> Nbd<M> {
         Some(Attached { disk, created, holder, since, withheld, withheld_until, gateway, held, waiting: None })
     }
 
-    /// Tells the other servers of the node who has attached disks.
+    /// Publishes the attachments for the other servers of the node.
     fn publish(&self, clients: &Connections<Client>) {
         let attached = clients.iter().filter_map(|(_, connection)| {
             let Attached { disk, holder, since, .. } = connection.client.attached.as_ref()?;

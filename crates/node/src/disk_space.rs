@@ -1,6 +1,6 @@
 //! Behavior on a full disk. Nothing is lost, because failed writes to the disk are retried. Row writes are rejected in
 //! the meantime, which reserves the remaining space in log segments for operations that free space, such as dropping a
-//! table or moving a range. The node tells its peers, hands its ranges to those with space, and gets no new ones. Under
+//! table or moving a range. The node informs its peers, hands its ranges to those with space, and gets no new ones. Under
 //! primary/backup replication a secondary that cannot append is silent, so that it is removed like one that has failed.
 
 use base::limits::SESSIONS_MAX;

@@ -7,7 +7,7 @@
 //! The leader does not resign: its reads and changes of the block wait. Once all other members have answered that the block
 //! is damaged there too, they fail: no replica has it.
 //!
-//! In the background, each replica whose kind can mend blocks is read and verified, with a bounded rate.
+//! In the background, each replica of a kind that can mend blocks is read and verified at a bounded rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 const READ_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Deadline of the change that mends a block.
 const HEAL_DEADLINE: Duration = Duration::from_millis(10_000);
-/// Pause before the members are asked again, if some did not answer.
+/// Pause before another round of reads, if members did not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long a block of which no replica has the content is not asked for again.
 const LOST_FOR: Duration = Duration::from_millis(10_000);
@@ -50,7 +50,7 @@ pub(crate) struct Mending {
     verification: Verification,
 }
 
-/// What an outcome belongs to.
+/// The request that an outcome answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The read of a block at a member.

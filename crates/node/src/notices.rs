@@ -34,7 +34,7 @@ impl Notices {
 }
 
 impl Node {
-    /// Tells the operator something, unless there are too many notices.
+    /// Logs a notice for the operator, unless there are too many.
     pub(crate) fn notice(&mut self, now: Now, what: impl FnOnce(&Self) -> String) {
         let Some(omitted) = self.notices.admit(now.monotonic) else { return };
         let mut what = what(self);

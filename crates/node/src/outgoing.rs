@@ -26,7 +26,7 @@ pub(crate) struct Outgoing {
     pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
     pub(crate) awaiting_manifest: BTreeSet<CohortId>,
-    /// Whether a manifest is being written. The next one waits: it costs as much as all cohorts, whatever has changed.
+    /// Whether a manifest is being written. The next one waits: each contains all cohorts, so its cost does not depend on the number of changes.
     pub(crate) is_writing_manifest: bool,
     /// The cohort that the next manifest names a new checkpoint of (used by a planted bug).
     pub(crate) manifest_for: Option<CohortId>,

@@ -75,7 +75,7 @@ struct Held {
 /// Why a transaction has lost its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// Another one has changed what it has read, or has priority.
+    /// Another one has changed a row that it had read, or has priority.
     Conflict,
     /// They waited for each other.
     Deadlock,

@@ -264,7 +264,7 @@ pub struct VerificationStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TransactionCounts {
     pub committed: u64,
-    /// Aborted, because others had changed what they read.
+    /// Aborted, because another transaction or write had changed a row that was read.
     pub aborted_by_conflict: u64,
     /// Aborted, because older ones had priority.
     pub aborted_by_priority: u64,

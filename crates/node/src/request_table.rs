@@ -96,7 +96,7 @@ pub(crate) struct Pending {
     pub(crate) id: PendingId,
     pub(crate) origin: ReplyTo,
     pub(crate) deadline: Monotonic,
-    /// After this time, no node is asked any more ([`Request::start_within`](state_machine::interface::Request)).
+    /// The request is sent to no node after this time ([`Request::start_within`](state_machine::interface::Request)).
     start_by: Monotonic,
     pub(crate) target: Target,
     pub(crate) query: Query,

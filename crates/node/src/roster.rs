@@ -202,7 +202,7 @@ fn next_step(
 }
 
 /// Periodic proposals of the catalog leader about nodes: to move the ranges of leaving ones away, to remove one once it is
-/// in no cohort, and to record whose disk is full.
+/// in no cohort, and to record the nodes with a full disk.
 pub(crate) fn proposals(
     catalog: &Catalog,
     cohort: &Cohort,

@@ -77,7 +77,7 @@ impl Kind {
 pub struct Activity {
     sessions: Mutex<BTreeMap<i32, Arc<SessionActivity>>>,
     open: IntGauge,
-    /// By kind.
+    /// Statements and their durations.
     statements: HistogramVec,
     by_kind: [Histogram; Kind::NAMES.len()],
     errors: IntCounterVec,
@@ -171,7 +171,7 @@ impl Drop for Entered {
     }
 }
 
-/// What others see of a session. Times are in microseconds since 2000-01-01.
+/// The published state of a session. Times are in microseconds since 2000-01-01.
 #[derive(Debug)]
 pub(crate) struct SessionActivity {
     process: i32,

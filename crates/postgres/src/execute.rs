@@ -22,7 +22,7 @@ pub(crate) struct Values {
     transaction: Option<i64>,
     /// The statuses of transactions that the statement has asked for.
     statuses: HashMap<String, Option<&'static str>>,
-    /// What the statement that was evaluated last needs.
+    /// Values that the last evaluated statement needs.
     wanted: Option<Wanted>,
 }
 
@@ -59,7 +59,7 @@ impl Values {
         *self = Self::default();
     }
 
-    /// Gets what the statement needs. Returns whether it needed something.
+    /// Fetches these values. Returns false if there are none to fetch.
     async fn fetch(&mut self, tx: &mut Tx) -> Result<bool, Failure> {
         match self.wanted.take() {
             Some(Wanted::Id) => self.transaction = Some(tx.assign_id().await?),

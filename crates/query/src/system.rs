@@ -70,7 +70,7 @@ impl SystemTables {
     }
 }
 
-/// A table whose rows are those of the execution, not those of the plan.
+/// A table with rows that are computed at each execution, not when the plan is made.
 #[derive(Debug)]
 struct LiveTable {
     tables: Arc<SystemTables>,

@@ -77,7 +77,7 @@ pub async fn left_out<S: AsRef<str>>(
     Ok(&named - &there)
 }
 
-/// What a node says of itself, also before it is a member of a cluster.
+/// The identity and state that a node reports, also before it is a member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
@@ -87,7 +87,7 @@ pub struct Identity {
     pub cluster: Option<String>,
 }
 
-/// Asks the node at an address what it is.
+/// Queries the identity of the node at an address.
 ///
 /// # Errors
 /// [`Error::Unavailable`] if it did not respond within a second.

@@ -207,7 +207,7 @@ impl Transaction {
         let session = match opened.outcome {
             Ok(ApiResponse::SessionOpened(session)) => session,
             Ok(other) => return Err(unexpected(&other)),
-            // A session that nobody uses does no harm.
+            // An unused session expires.
             Err(Error::OutcomeUnknown(reason)) => return Err(Error::Unavailable(reason)),
             Err(error) => return Err(error),
         };

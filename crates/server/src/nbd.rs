@@ -1,4 +1,4 @@
-//! State shared between the NBD endpoint and the other servers of a node: who has attached disks, and the metrics of their
+//! State shared between the NBD endpoint and the other servers of a node: the attachments, and the metrics of their
 //! requests.
 
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl Endpoint {
         Ok(Self { attachments: Mutex::new(Arc::from([])), attached, reads, changes, others, failures })
     }
 
-    /// Replaces the attachments.
+    /// Replaces the published attachments by those of this moment.
     pub fn publish(&self, all: Vec<Attachment>) {
         self.attached.set(i64::try_from(all.len()).unwrap_or(i64::MAX));
         *self.attachments.lock().unwrap_or_else(PoisonError::into_inner) = all.into();

@@ -45,7 +45,7 @@ impl Observer {
         Self { zookeeper: Some(endpoint), ..self }
     }
 
-    /// What the NBD endpoint shares with the other servers.
+    /// State that the NBD endpoint publishes.
     #[must_use]
     pub fn nbd(&self) -> &Arc<nbd::Endpoint> {
         &self.nbd

@@ -39,7 +39,7 @@ pub trait Supply {
     /// The status of a transaction by its id in text, in PostgreSQL's words; none if it is not known any more.
     ///
     /// # Errors
-    /// It was not asked for yet, or nobody can tell it.
+    /// It was not fetched yet, or is unknown to the cluster.
     fn transaction_status(&mut self, _id: &str) -> Result<Option<&'static str>, SqlError> {
         Err(SqlError::unsupported("the status of a transaction here"))
     }

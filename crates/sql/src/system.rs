@@ -67,7 +67,7 @@ impl Context {
     }
 }
 
-/// What the catalogs show of the running node.
+/// Live data of the running node for the catalogs.
 pub trait Live: std::fmt::Debug + Send + Sync {
     /// The sessions on this node.
     fn sessions(&self) -> Vec<SessionRow>;

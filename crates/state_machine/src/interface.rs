@@ -170,7 +170,7 @@ pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
 
-    /// What it states of blocks that were verified.
+    /// The result of a verification of blocks, if it is one.
     fn checked(&self) -> Option<Checked<'_>> {
         None
     }

@@ -61,7 +61,7 @@ impl AlignedBuffer {
         self.room.freeze().slice(self.start..self.start + self.len)
     }
 
-    /// Discards the end.
+    /// Keeps only the first `len` bytes.
     ///
     /// # Panics
     /// When it is not longer.

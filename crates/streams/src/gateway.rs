@@ -99,7 +99,7 @@ pub enum Attachment {
     InProgress,
     /// All stripes have recorded the holder.
     Attached,
-    /// A stripe cannot.
+    /// At least one stripe has refused the holder.
     Failed,
 }
 
@@ -421,7 +421,7 @@ impl Gateway {
         }
     }
 
-    /// The connection has ended: nothing more is sent to the client, and its requests are given up. Changes that were sent
+    /// The connection has ended: nothing more is sent to the client, and its requests are abandoned. Changes that were sent
     /// are stopped by the end of their sessions. The driver keeps the gateway until it is idle.
     pub fn close(&mut self, now: Monotonic) {
         self.is_closed = true;

@@ -107,7 +107,7 @@ impl Stripe {
         }
     }
 
-    /// Opens a session, if there is a right to do so. Since a new holder ends all earlier sessions, and nobody else can open
+    /// Opens a session, if there is a right to do so. Since a new holder ends all earlier sessions, and no other client can open
     /// one, no command of another client or of an earlier holder changes a block from then on.
     fn open_session(&mut self, claim: Claim, entry: &Entry) -> Outcome {
         let name = self.progress.name_of(entry.lsn.sequence);

@@ -37,7 +37,7 @@ use store::tree::CELL_OVERHEAD_BYTES;
 use crate::request::TableRequest;
 use crate::validate::{check_part, check_totals};
 
-/// Why a transaction is aborted if another one has changed what it has read.
+/// Why a transaction is aborted if another one has changed a row that it has read.
 pub const CONFLICT: &str = "another transaction or write has changed what it has read";
 /// Why a transaction must be tried again: a range admits none for a short time.
 pub const DRAINING: &str =

@@ -197,7 +197,7 @@ impl Catalog {
         self.nodes.values().filter(|node| node.standing == Standing::Stays).map(|node| node.member)
     }
 
-    /// The nodes whose disk was full when the catalog's leader last looked, in order.
+    /// The nodes with a full disk, as of the leader's last [`NoteFull`](crate::CatalogCommand::NoteFull), in order.
     #[must_use]
     pub fn full(&self) -> &[NodeId] {
         &self.full

@@ -213,7 +213,7 @@ fn sql_transactions_in_conflict() {
     assert_eq!(two.fails("BEGIN READ ONLY; DELETE FROM t"), "25006");
 }
 
-/// The outcome of a transaction by its id, at every node, also if nobody has decided it.
+/// The outcome of a transaction by its id, at every node, also if it is undecided.
 #[test]
 fn sql_outcomes_of_transactions() {
     let cluster = Cluster::of(3);

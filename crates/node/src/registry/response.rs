@@ -1,4 +1,4 @@
-//! The responses of all kinds: what the node asks of them, and their codec.
+//! Responses of all kinds: their properties that the node uses, and their codec.
 
 use base::Duration;
 use base::codec::{DecodeError, Reader, Writer};
@@ -24,7 +24,7 @@ impl Response {
         }
     }
 
-    /// What it states of blocks that were verified.
+    /// The result of a verification of blocks, if it is one.
     pub(crate) fn checked(&self) -> Option<Checked<'_>> {
         dispatch!(
             Self,

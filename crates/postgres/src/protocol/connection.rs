@@ -333,7 +333,7 @@ impl Connection {
         }
     }
 
-    /// A statement begins.
+    /// Records the start of a statement for the sessions' view and the metrics.
     fn begun(&self, prepared: &Prepared) -> Begun {
         self.entered.session().begin(Kind::of(prepared.statement.as_ref()), &prepared.text)
     }

@@ -1,4 +1,4 @@
-//! What the rest of the process sees of a session, and what the system catalogs show of the process.
+//! The published state of a session, and the rows of the system catalogs about the sessions of this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Session {
         self.process = process;
     }
 
-    /// What others see of it.
+    /// The published state of this session.
     pub(crate) fn activity(&self, client: Option<SocketAddr>) -> SessionActivity {
         let application = self.settings.get("application_name").unwrap_or_default().to_owned();
         SessionActivity::new(self.process, &self.database.name, &self.user, application, client)
@@ -53,7 +53,7 @@ impl Session {
         &self.database.name
     }
 
-    /// What the system catalogs show of the process.
+    /// The source of the system catalogs' rows about this process.
     pub(super) fn live(&self) -> Arc<dyn Live> {
         Arc::new(Shown { activity: Arc::clone(self.databases.activity()), database: Arc::clone(&self.database) })
     }

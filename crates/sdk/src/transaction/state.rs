@@ -402,7 +402,7 @@ mod tests {
         assert!(is_outdated(&state, "u", "z", 7));
     }
 
-    /// The outcome of a transaction with an id is asked for.
+    /// A query for the outcome of a transaction by its id.
     #[test]
     fn transaction_with_an_id_needs_a_commit() {
         let stamp = client::Stamp { session: 1, sequence: 1, first_incomplete: 1 };

@@ -54,7 +54,7 @@ pub(crate) struct DiskClients {
 #[derive(Default)]
 struct DiskClient {
     attachment: Option<Attachment>,
-    /// Attachments that it has left, whose gateways still run.
+    /// Attachments that it has left, with gateways that still run.
     left: Vec<Attachment>,
     attachments: u64,
     /// Another client holds the disk.
@@ -444,7 +444,7 @@ impl World {
 
     fn disk_replied(&mut self, client: usize, number: u64, reply: Reply) {
         let here = &mut self.disks.clients[client];
-        // Nobody receives the replies of a connection that the client has left.
+        // Replies to a connection that the client has left are lost.
         let Some(attachment) = here.attachment.as_mut().filter(|attachment| attachment.number == number) else {
             return;
         };

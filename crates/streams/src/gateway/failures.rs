@@ -1,4 +1,4 @@
-//! What a failed call of a stripe means for the client's request.
+//! Maps failures of calls to stripes to retries and to errors of the client's request.
 
 use base::Duration;
 use state_machine::{ClientSessionId, Failure};

@@ -187,7 +187,7 @@ impl Lane {
         proposal.changes
     }
 
-    /// Gives up all proposals: none can be executed any more.
+    /// Abandons all proposals: none can be executed any more.
     pub(super) fn give_up(&mut self) {
         self.proposals.clear();
         self.busy.clear();

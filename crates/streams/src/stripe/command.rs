@@ -23,11 +23,11 @@ pub enum Command {
     DeclareLoss,
     /// Opens a session. Its id contains the sequence of this entry.
     OpenSession { stripe: StripeId, claim: Claim },
-    /// Ends a session.
+    /// Ends a session, so that later writes with its stamps are refused.
     EndSession { stripe: StripeId, session: ClientSessionId },
     /// Ends the holder's right, and all sessions.
     Release { stripe: StripeId },
-    /// Writes a block again, where it still has this content: on a replica whose disk has damaged it.
+    /// Writes a block again on replicas with a damaged copy, if the block still has this content.
     Heal { stripe: StripeId, block: u64, content: Bytes },
     /// Changes whole blocks. The changes are disjoint.
     Write {
