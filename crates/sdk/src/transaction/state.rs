@@ -402,7 +402,7 @@ mod tests {
         assert!(is_outdated(&state, "u", "z", 7));
     }
 
-    /// A query for the outcome of a transaction by its id.
+    /// The outcome of a transaction with an id can be queried, so that one without changes has a commit, too.
     #[test]
     fn transaction_with_an_id_needs_a_commit() {
         let stamp = client::Stamp { session: 1, sequence: 1, first_incomplete: 1 };
