@@ -14,7 +14,8 @@
 //! The next claim of a transaction that has *lost* its locks fails: it cannot be committed any more, or would hold up
 //! older ones. So its client learns it before the commit.
 //!
-//! Locks belong to the node that drives the transaction: while that is not alive, they do not count.
+//! Locks belong to the node that forwarded the read, or to the leader if the client has sent it there: while that node is not
+//! alive, they do not count.
 //!
 //! A client that gets no answer retries a read, and one of the copies may arrive, or be granted, after the transaction
 //! has released its locks. So the leader stores, for 10 s, which owners have released their locks: their reads do not
